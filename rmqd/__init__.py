@@ -4,10 +4,10 @@ Handlers need `Batch`, `Message`, `MessageQueue`, `Retry`, `DeadLetter`, `Suspen
 also need `handler` and `Depends`. Programs that poll use `PullConsumer` and `SyncPullConsumer`. Two more modules are
 public: `rmqd.offset_stores` and `rmqd.testing`.
 
-The packages, from the top: `cli` has the commands; `demo`, `testing` and `spark`; `daemon` is the process; `plugins`
-and `process`; `config`; `consumer` is the engine of one group; `client` has the connections to RocketMQ; `wire`
-converts bytes to values and back. Imports point down only. `broker` is the embedded RocketMQ. docs/architecture.md
-introduces them.
+The main packages, from the top: `cli` has the commands; `operate` inspects and changes groups from outside; `daemon` is
+the process; `plugins` finds handlers; `consumer` is the engine of one group; `client` has the connections to RocketMQ;
+`wire` converts bytes to values and back. Imports point down only. `broker` is the embedded RocketMQ.
+docs/architecture.md introduces them.
 """
 
 from __future__ import annotations

@@ -7,9 +7,7 @@ from typing import Self
 
 
 class _OpenCode(IntEnum):
-    """A code list that newer brokers may extend. An unknown number becomes a member called UNKNOWN_<number>, not an
-    error.
-    """
+    """A code list that newer brokers may extend. An unknown number becomes a member called UNKNOWN_<number>."""
 
     @classmethod
     def _missing_(cls, value: object) -> Self | None:
@@ -114,9 +112,7 @@ class RequestCode(_OpenCode):
 
 
 class ResponseCode(_OpenCode):
-    """The codes of responses. Only the code says whether a request succeeded, because remarks may be odd in any
-    response.
-    """
+    """The codes of responses. Only the code shows success: even successful responses may have a remark."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -176,7 +172,7 @@ class LanguageCode(IntEnum):
 
 
 class SerializeType(IntEnum):
-    """The format of a frame's header. Each frame names its own."""
+    """The format of a frame's header. Each frame contains the format."""
 
     JSON = 0
     ROCKETMQ = 1

@@ -1,6 +1,6 @@
 """Error responses of brokers and name servers. Codes that rmqd handles specially have a class.
 
-Interprets responses that refuse access, and gives advice for each.
+`AccessRefusal` explains a response that refuses access, with the next step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """RemotingCommand: one request or response, as bytes of the TCP stream and back.
 
 A frame is a length of 4 bytes (big-endian) and that many bytes: a header in JSON or in the ROCKETMQ serialisation, and
-the body. The codes of the ROCKETMQ serialisation have 16 bits, so the codes 200xxx do not fit. A header also has the
-sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`, `RocketMQSerializable`, `MQVersion`.
+the body. The codes of the ROCKETMQ serialisation have 16 bits, which is too few for the codes 200xxx. A header also has
+the sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`, `RocketMQSerializable`, `MQVersion`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The core that decodes headers and records: C if its extension was built (`native.c`), else Python.
 
-The Python code in `command` and `messages.decode` is the reference. It always decides whether bytes are valid, because
-the native core leaves all bytes that are not plain to it. `RMQD_CORE=python` in the environment turns the native core
+The Python code in `command` and `messages.decode` is the reference. The Python code always decides whether bytes are
+valid, because the native core handles only plain bytes. `RMQD_CORE=python` in the environment turns the native core
 off, to search for a fault or to compare.
 """
 

@@ -1,4 +1,4 @@
-"""MessageQueue: the name of one queue of a topic on one broker. Identity: the complete name, with its cluster.
+"""The names of queues and groups: `MessageQueue`, and `Identity`, which includes the cluster.
 
 All stores of rmqd use the text of an Identity to name a record's group, topic or queue.
 """

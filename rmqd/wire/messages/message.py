@@ -69,8 +69,8 @@ class MessageBlock:
         self.cut_at: int | None = None  # the offset of the first message without room to be opened
         self.decompressed: dict[int, bytes] | None = None  # bodies by the start of their records
         self.size_bytes = len(data)  # memory that the block keeps alive: the response and the decompressed bodies
-        # the consumer's bookkeeping: the number of unfinished messages, an index before which all are finished, and the
-        # number of the queue's messages before this block
+        # for the consumer: the number of unfinished messages, an index before which all are finished, and the number of
+        # the queue's messages before this block
         self.unfinished = 0
         self.put_before = 0
         self.cursor = 0

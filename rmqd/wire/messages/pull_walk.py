@@ -10,8 +10,8 @@ record from the requested offset on:
 
 nextBeginOffset must follow the last record, or be at most the queue's end. On a contradiction or a corrupt record, the
 walk stops with a `Contradiction`. The records before it can be used, and the caller pulls the queue again from there.
-If the second response says the same, it is true: compaction and deletions leave gaps, and a message may be stored
-corrupt. Then the walk continues after it.
+If the second response agrees, the contradiction is real: compaction and deletions leave gaps, and a message may be
+stored corrupt. Then the walk continues after the gap or record.
 
 A batch in one record has the offset of its first member and takes one offset for each member. It may begin before the
 requested offset.
@@ -62,7 +62,7 @@ class BadRecord(Contradiction):
 
 
 def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
-    """Return whether a walk would reach nextBeginOffset without a doubt, as almost always."""
+    """Return whether a walk would reach nextBeginOffset without a contradiction, as almost always."""
     messages = block.messages
     return (
         block.runs == 1
@@ -73,7 +73,7 @@ def is_plain(block: MessageBlock, asked: int, header: PullMessageResponseHeader)
 
 
 def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadRecord:
-    """Return the doubt for a message that the walk passed and that cannot be opened."""
+    """Return the contradiction for a message that the walk passed and that cannot be opened."""
     message = corrupt.message
     frame = block.data[message._start : message._start + message.store_size]
     at = max(asked, message.queue_offset)
@@ -99,7 +99,7 @@ class ReplyWalk:
         self._ended = False
 
     def advance(self) -> Contradiction | None:
-        """Walk to the next doubt and return it; None at the end of the response."""
+        """Walk to the next contradiction and return it; None at the end of the response."""
         while not self._ended and self._index < len(self._records):
             if (contradiction := self._contradiction()) is not None:
                 return contradiction
@@ -114,7 +114,7 @@ class ReplyWalk:
         return self._gap(self._next)
 
     def believe(self, to: int) -> None:
-        """Walk over a gap that ends at `to`."""
+        """Walk over a confirmed gap that ends at `to`."""
         self.offset = to
 
     def pass_over(self, record: BadRecord) -> None:

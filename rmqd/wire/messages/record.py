@@ -18,12 +18,12 @@ length in one byte (two after MAGIC_V2), the properties follow theirs in two. So
 body are at a fixed distance from the body's start, and topic and properties from its end. A record needs to keep only
 its own start and the two ends of the body.
 
-Batches that a broker stores as one record: topics with the attribute queue.type=BatchCQ.
+In topics with the attribute queue.type=BatchCQ, a broker stores a batch as one record.
 
-The record's body holds the members as in a producer's batch request: total size (4), magic and CRC (4 each, unused),
-flag (4), body size (4), body, properties size (2), properties. The record's offset is the first member's; the offset of
-each further member is one higher. The record has all other fields. Java: `MessageDecoder.decodeMessage(MessageExt,
-List)`.
+The body of a batch's record holds the members as in a producer's batch request: total size (4), magic and CRC (4 each,
+unused), flag (4), body size (4), body, properties size (2), properties. The record's offset is the first member's; the
+offset of each further member is one higher. The record has all other fields. Java:
+`MessageDecoder.decodeMessage(MessageExt, List)`.
 """
 
 from __future__ import annotations
