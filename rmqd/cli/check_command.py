@@ -1,4 +1,4 @@
-"""`rmqd check`: whether a configuration and its handlers are right."""
+"""`rmqd check`: checks a configuration and its handlers."""
 
 from __future__ import annotations
 

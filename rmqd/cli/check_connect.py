@@ -114,7 +114,7 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
 
 
 class _GroupCheck:
-    """Checks one group: the routes of its topics, then every broker in them. `name` is the group's configured name."""
+    """Checks one group: the routes of its topics, then their brokers. `name` is the group's configured name."""
 
     def __init__(self, client: ClientInstance, name: str, group: ConsumerOptions) -> None:
         self._client = client

@@ -86,7 +86,7 @@ class JavaSetting:
 
 
 class JavaConversion:
-    """The configuration, and a remark for each setting that it lacks."""
+    """The configuration, and a remark for each setting without a counterpart."""
 
     def __init__(self, settings: list[JavaSetting]) -> None:
         self.config: dict[str, Any] = {}
@@ -110,7 +110,7 @@ class JavaConversion:
         self._drop_refused()
 
     def _take_groups(self, settings: list[JavaSetting]) -> None:
-        """Add the groups with their subscriptions, and all other settings."""
+        """Convert the groups with their subscriptions, and all other settings."""
         groups: dict[str, dict[str, Any]] = {}
         naming: dict[str, JavaSetting] = {}
         rest = []
@@ -137,7 +137,7 @@ class JavaConversion:
                 if not given:
                     self.remarks.append(f"the file names no {what.lower()}; replace {what} by the listener's")
         shared = "defaults" if len(groups) > 1 else next(iter(groups))
-        for one in sorted(rest, key=lambda one: _plain(one.key).endswith("min")):  # the larger number wins
+        for one in sorted(rest, key=lambda one: _plain(one.key).endswith("min")):  # the larger number applies
             self._take(one, shared)
         own: dict[str, dict[str, Any]] = self.config.pop("groups", {})
         self.config["groups"] = {}

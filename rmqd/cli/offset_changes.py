@@ -1,6 +1,6 @@
-"""The common steps of `rmqd offsets reset` and `restore`: plan, question, backup, reset, verification, outcome.
+"""The common steps of `rmqd offsets reset` and `restore`: plan, confirmation, backup, reset, verification, outcome.
 
-The file with a group's offsets before a reset, which `rmqd offsets restore` reads.
+The backup is a file with a group's offsets before the reset. `rmqd offsets restore` reads it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Backup:
     """The id of the cluster; empty if it has none, and in files of rmqd 0.1.0."""
 
     def difference(self, cluster: str, nameserver: str, namespace: str) -> str:
-        """Say that it was made for another cluster or namespace than this one; empty if it was not."""
+        """Return how the backup's cluster or namespace differs from this one; empty if neither does."""
         is_same = self.cluster == cluster if self.cluster and cluster else self.nameserver == nameserver
         if is_same and self.namespace == namespace:
             return ""
@@ -188,7 +188,7 @@ async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, 
 
 
 class _Course:
-    """The steps after confirmation. The plan is made again, because a running group moves on meanwhile."""
+    """The steps after confirmation. The plan is computed again, because a running group has progressed meanwhile."""
 
     def __init__(self, target: ClusterTarget, shown: ResetPlan, wait_seconds: float, *, quiet: bool) -> None:
         self.path: Path | None = None
@@ -277,7 +277,7 @@ def _outcome_lines(outcome: ResetOutcome) -> Iterable[str]:
 def _not_obeyed(outcome: ResetOutcome, group: str) -> list[str]:
     """Return a line for each queue that did not reach its target, and one with the next step.
 
-    Errors of brokers have their own lines.
+    Errors of brokers are reported separately.
     """
     lines = []
     not_obeyed = [one for one in outcome.queues if one.state == "not_obeyed"]

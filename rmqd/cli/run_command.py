@@ -187,10 +187,10 @@ class DevSession:
 
 
 def write_no_bytecode() -> None:
-    """Do not let this process and its workers write compiled modules.
+    """Stop this process and its workers from writing compiled modules.
 
-    Python mistakes one for its source if the source has the same size and was written in the same second, even if
-    edited.
+    Python would use an outdated compiled module if an edited source has the same size and the same second of
+    modification.
     """
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"

@@ -231,7 +231,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelect
 
 
 def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:
-    """Return milliseconds of `--delay`, and Unix milliseconds of `--deliver-at`."""
+    """Return the milliseconds of `--delay`, and the Unix time of `--deliver-at` in milliseconds."""
     given = {"--delay-level": delay_level > 0, "--delay": delay is not None, "--deliver-at": deliver_at is not None}
     options = [option for option, is_given in given.items() if is_given]
     if len(options) > 1:
@@ -261,7 +261,7 @@ def _deliver_at_ms(deliver_at: str | None) -> int | None:
 
 
 def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
-    """Return the properties of `--property`. `taken` maps properties of other options to these options."""
+    """Return the properties of `--property`. `taken` maps reserved properties to the options that set them."""
     properties = {}
     for pair in pairs:
         key, value = name_and_value(pair, "--property", "of the form k=v")

@@ -46,7 +46,7 @@ def load_config(
 def load_http(path: FilePath | None = None) -> HttpConfig:
     """Return `http` of a configuration, for commands that ask the daemon. Raises ConfigError with every problem.
 
-    The shell of a person on call may lack the variables of other values, such as a group's `${PASSWORD}`.
+    Other values are not needed, so their variables, such as a group's `${PASSWORD}`, may be missing.
     """
     loading = Loading(source_of(path))
     if problems := [one for one in loading.sorted_problems() if one not in loading.unset or one.path[:1] == ("http",)]:
@@ -66,7 +66,7 @@ def source_of(
 
 
 class Loading:
-    """Collects the problems of a configuration, at most one at a path and below it.
+    """Collects the problems of a configuration: at most one for a path, including all paths below it.
 
     Checking continues after a problem: the wrong value is removed, and the rest is validated again. So a user sees all
     mistakes at once. A key is not reported as missing if its value was removed, or if a file could not be read.
@@ -141,12 +141,12 @@ class Loading:
         return declared is not None and any(known[: len(declared)] == declared for known in self._reported)
 
     def report(self, problem: ConfigProblem, *, at_key: bool = False) -> None:
-        """Add a problem, unless there is one at its path or above it."""
+        """Add a problem, unless its path, or a path above it, already has a problem."""
         path = problem.path
         if any(path[:length] in self._reported for length in range(len(path) + 1)):
             return
         self.problems.append(problem)
-        if not at_key:  # a group with an invalid name may have other problems too
+        if not at_key:  # the key alone is wrong, so its values may have other problems
             self._reported.add(path)
 
 
@@ -253,9 +253,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def _without_titles(schema: Any, *, names: bool = False) -> Any:
-    """Return the schema without pydantic's titles, which only repeat the keys. `names`: the keys at this level are
-    names.
-    """
+    """Return the schema without pydantic's titles, which only repeat the keys. `names` are the keys at this level."""
     if isinstance(schema, list):
         return [_without_titles(item) for item in schema]
     if not isinstance(schema, dict):
@@ -317,7 +315,7 @@ def _section(section: Section, only_given: bool) -> dict[str, Any]:
     shown = {}
     for name, field in fields_of(type(section)):
         if field.exclude:
-            continue  # `defaults`, which the groups have already
+            continue  # `defaults` is left out, because the groups have inherited it
         if not only_given or name in section.model_fields_set:
             shown[key_of(name)] = _field(field, getattr(section, name), only_given)
     return shown

@@ -104,9 +104,7 @@ def one_line(text: str) -> str:
 
 
 def nearest(wrong: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a wrong one, such as `max_size` for `maxSize`; None if none is
-    similar.
-    """
+    """Return the known name that is most similar to a wrong one, such as `max_size` for `maxSize`, or None."""
     import difflib  # imported here, so that only an invalid configuration has this cost
 
     plain = {name.replace("_", "").lower(): name for name in known}

@@ -72,7 +72,7 @@ class ClusterTarget:
 
     @property
     def state_dir(self) -> Path:
-        """The folder of local state for the cluster: backups, and notes of commands."""
+        """The folder of local state for the cluster: backups, and the records of commands."""
         if self.config is not None:
             return Path(self.config.state_of_cluster(self._cluster_of(self.config, self.group)))
         return Path(self.state_root or root_model.RootConfig.model_fields["state_dir"].default)
@@ -86,7 +86,7 @@ class ClusterTarget:
         return without_namespace(value, self.options.namespace)
 
     def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Ask a question at the cluster, see `ask_cluster`."""
+        """Run a query against the cluster, see `ask_cluster`."""
         return ask_cluster(self.options, question)
 
     def _cluster_of(self, config: RootConfig, group: str) -> str:
@@ -143,7 +143,7 @@ class ClusterOptions:
         option is wrong.
 
         With only `--nameserver`, and with $NAMESRV_ADDR, no configuration is read, so the command works on a machine
-        without one. The keys are then read from the environment, and `--set` may give more connection settings.
+        without one. The access keys are then read from the environment, and `--set` may add connection settings.
         """
         nameserver, named_by = self.nameserver, "--nameserver"
         if nameserver is None and not _has_config(self.config):
@@ -227,7 +227,7 @@ class Confirmation:
 
 
 def _refusal(err: bool) -> int:
-    """Ask; return OK, or the exit code if the answer is not yes."""
+    """Ask for confirmation. Returns OK, or the exit code if the answer is not yes."""
     try:
         return ExitCode.OK if typer.confirm("Do it?", err=err) else ExitCode.FAILURE
     except (typer.Abort, KeyboardInterrupt) as end:  # Ctrl-C during or before reading, or the end of the input
@@ -269,12 +269,12 @@ class OwnGroup:
         return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
 
     def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Ask a question at the group's cluster, see `ask_cluster`."""
+        """Run a query against the group's cluster, see `ask_cluster`."""
         return ask_cluster(self.client_options, question)
 
 
 def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-    """Ask a question with a client that is not a member of a group.
+    """Run a query with a client that is not a member of a group.
 
     Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """
@@ -331,7 +331,7 @@ def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
 
 
 def _has_config(config: Path | None) -> bool:
-    """Whether there is a configuration, or one is named. Loading it takes $NAMESRV_ADDR into account."""
+    """Return whether a configuration exists or was named. Loading it takes $NAMESRV_ADDR into account."""
     return config is not None or bool(os.environ.get("RMQD_CONFIG")) or _finds_config()
 
 

@@ -67,7 +67,7 @@ class DaemonClient:
     def change(
         self, group: str, what: Literal["concurrency", "canary", "restart"], **given: str | None
     ) -> dict[str, Any]:
-        """Change a group. Returns when the change is in force, if need be after a drain."""
+        """Change a group. Returns when the change has taken effect, which may need a drain."""
         return self._ask("POST", _path(group, what, **given), _RELOAD_KEYS, RELOAD_TIMEOUT_SECONDS)
 
     def reload(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _own_token(url: str, config: Path | None) -> str:
 def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
     """Return whether the URL is the address of a daemon with these settings.
 
-    `any_port`: the configuration was given with `--http`, so it is that daemon's, whose port may be assigned.
+    `any_port` ignores the port: `--http` was given with this configuration, whose port may be assigned by the system.
     """
     from rmqd.daemon.http.http_endpoint import split_listen_address
 

@@ -62,9 +62,7 @@ def config_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def configured_names(path: Path) -> dict[str, list[str]]:
-    """Return the topics of each group in a configuration, as far as it can be read, without validation. Raises
-    OSError.
-    """
+    """Return the topics of each group, as far as the configuration can be read without validation. Raises OSError."""
     root_file, group_files = config_files(path)
     root, *others = (_tree(file) for file in (root_file, *group_files))
     groups = dict(_below(root, "groups").entries)
@@ -159,7 +157,7 @@ NOTE: Final = "x-"
 
 
 def _drop_notes(node: Node) -> None:
-    """Remove the notes. Topics, and names inside the values of options, may start like them."""
+    """Remove the keys that start with `x-`. Topics, and names inside the values of options, may also start with it."""
     for inner in node.nodes if isinstance(node, Items) else ():
         _drop_notes(inner)
     if not isinstance(node, YamlMapping):
@@ -209,7 +207,7 @@ def bare_source(overrides: Sequence[str]) -> Source:
 
 
 def _read_mapping(file: Path, source: Source) -> YamlMapping | None:
-    """Return the mapping in a file; None if there is none, which is reported unless the file is empty."""
+    """Return the mapping in a file, or None. A file without a mapping is reported, unless it is empty."""
     reading = _read(file)
     source.problems += reading.problems
     if isinstance(reading.tree, YamlMapping):

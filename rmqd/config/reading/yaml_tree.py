@@ -151,7 +151,7 @@ def _kind_of(text: str) -> str:
 
 
 class _Refused(Exception):
-    """The whole document is refused: it is too deep or too large, or has an unknown alias."""
+    """The whole document is rejected: it is too deep or too large, or has an unknown alias."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(reason)

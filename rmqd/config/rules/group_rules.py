@@ -41,7 +41,7 @@ def deduplicate_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     accepted = " or ".join(f"{scheme}..." for scheme in schemes) or "a path, or empty for a file in state_dir"
     if schemes and not one.url:
         yield ConfigFinding(path, f"missing with store: {one.store}; expected {accepted}", missing=True)
-    elif schemes and not one.url.startswith(schemes):  # without its value, which may have a password
+    elif schemes and not one.url.startswith(schemes):  # the message omits the URL, which may have a password
         yield ConfigFinding(path, f"not a URL for store: {one.store}; expected {accepted}")
     elif one.store == "postgresql" and (problem := url_problem(one.url)):
         yield ConfigFinding(path, problem)
