@@ -2,10 +2,10 @@
 
 Every member computes the result alone, so it must equal Java's result.
 
-A strategy is called with the group, the own client id, all queues of one topic and all client ids. Queues and client
-ids are sorted and without duplicates. The strategy returns the own queues. As in Java (`CL/consumer/rebalance`,
-reference protocol 5.9) a member that is not in the list gets no queues. If the strategy cannot decide, it raises, and
-the member keeps its current queues.
+A strategy is called with the group, this member's client id, all queues of one topic and all client ids. Queues and
+client ids are sorted and without duplicates. The strategy returns this member's queues. As in Java
+(`CL/consumer/rebalance`, reference protocol 5.9) a member that is not in the list gets no queues. If the strategy
+cannot decide, it raises, and the member keeps its current queues.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class AllocateStrategy:
     def share(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> frozenset[MessageQueue]:
-        """Return the own queues, checked to be among `queues`. Raises AllocateError for any failure of the strategy."""
+        """Return this member's queues, checked against `queues`. Raises AllocateError if the strategy fails."""
         try:
             share: object = self.function(group, client_id, tuple(queues), tuple(client_ids))
         except AllocateError:
@@ -74,7 +74,7 @@ class AllocateStrategy:
 def averagely(
     group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
 ) -> list[MessageQueue]:
-    """Divide into contiguous ranges; a remainder goes to the first members (`AllocateMessageQueueAveragely`)."""
+    """Divide into contiguous ranges. The first members get one more queue each (`AllocateMessageQueueAveragely`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
     index, members = client_ids.index(client_id), len(client_ids)
@@ -115,9 +115,9 @@ def machine_room_nearby(
 ) -> list[MessageQueue]:
     """Divide a room's queues among the room's members (`AllocateMachineRoomNearby`).
 
-    Queues of rooms without members are divided among all members. Both divisions use `averagely`. In Java users write
-    the rule that finds the room of a broker or member; here the rules are `broker_room` and `client_room`. Raises
-    AllocateError if the name of a broker or member has no room.
+    Queues of rooms without members are divided among all members. Both divisions use `averagely`. In Java, the user
+    writes the code that finds the machine room of a broker or member. Here `broker_room` and `client_room` find it by
+    the name. Raises AllocateError if the name of a broker or member has no room.
     """
     if not _is_member(client_id, queues, client_ids):
         return []

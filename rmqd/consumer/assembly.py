@@ -52,9 +52,9 @@ def assemble(
 ) -> tuple[GroupContext, Division]:
     """Return the parts of a group, not paused and not running, and the division of its topics.
 
-    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops; messages behind an
-    end that a filter still returns must be removed by a hook. With `polls` a program polls the messages, and `handler`
-    is not called.
+    `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. With a filter,
+    messages beyond an end may still be returned; a hook must remove them. With `polls` a program polls the messages,
+    and `handler` is not called.
 
     Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
     that the daemon starts sooner.
@@ -130,7 +130,7 @@ def assemble(
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
 ) -> tuple[RetryPolicy, GroupOffsetStore, StartOffsets, Ownership, Leases | None]:
-    """Return the parts that depend on the message model, last the lease source of an orderly group, else None."""
+    """Return the parts that depend on the message model. The last is an orderly group's lease source, else None."""
     group, is_orderly = options.group, options.consume_mode == "orderly"
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)

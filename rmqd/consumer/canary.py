@@ -3,11 +3,11 @@
 The share is chosen by a hash of each message's key, so all messages of a key go to the same handler, also when they are
 retried, and a larger share keeps the keys of a smaller one. A batch has messages for one handler only.
 
-- `live`: the canary handles its messages instead of the first handler. They pass through the same calls and settlement,
-  and count apart (`variant="canary"`).
+- `live`: the canary handles its messages instead of the first handler. These messages pass through the same calls and
+  settlement, and are counted separately (`variant="canary"`).
 - `shadow`: the first handler handles all messages. After each of its calls, the canary gets copies of its share in the
-  background, and its decisions are only counted and compared. At most as many of these calls run as the group's; beyond
-  that, messages are skipped. So a shadow that is slow or hangs delays nothing.
+  background, and its decisions are only counted and compared. At most `concurrency` of these calls run at a time, and
+  further messages are skipped. So a slow or hanging canary delays nothing.
 
 A canary that cannot be started, or cannot handle any message, is switched off, and the first handler gets everything.
 """
@@ -77,7 +77,7 @@ class CanarySnapshot:
 
 
 class Canary:
-    """The second handler of one group. Its calls in shadow mode are owned by it, and end with `stop`."""
+    """The second handler of one group. `stop` ends its calls in shadow mode."""
 
     def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
         self.handler = checked(handler)
@@ -156,7 +156,7 @@ class Canary:
         self, make: Callable[[list[Message], MessageQueue], Batch], put_back: Callable[[Sequence[Message]], None], *,
         in_order: bool,
     ) -> Callable[[list[Message], MessageQueue], Batch]:  # fmt: skip
-        """Return a `make` that puts back messages for the other handler; `in_order` also all messages behind them."""
+        """Return a `make` that puts back messages of the other handler; with `in_order` also all behind the first."""
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
             kinds = [self.takes(message) for message in messages]

@@ -13,8 +13,8 @@ A failed call does not show whether the handler or the message is at fault. Unti
   calls that were running when the circuit opened.
 
 The circuit judges the handler, not a message. So a failure is not *evidence* if this message failed before and the
-handler has since succeeded with another message. Such a failure does not open the circuit. It is the message's once yet
-another message succeeds.
+handler has since succeeded with another message. Such a failure does not open the circuit. It is the message's fault
+once yet another message succeeds.
 
 `handling.circuit_breaker` decides about the messages meanwhile. This module never waits, and does not know the content
 of a call.
@@ -81,7 +81,7 @@ class Circuit:
         self.options = options
         self.state: CircuitState = "closed"
         self.refuted_to = float("-inf")  # monotonic; failures of calls before this time are the messages' fault
-        self.on_change: Callable[[], None] = lambda: None  # called when `state` or `lets_through` has changed
+        self.on_change: Callable[[], None] = lambda: None  # called when `state` or `lets_through` changed
         self._clock = clock
         self._since = clock.wall()
         self._opened_at = self._probe_at = 0.0  # monotonic

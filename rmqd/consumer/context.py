@@ -59,15 +59,15 @@ class GroupContext:
     refused: dict[Message, tuple[int, str]] = field(default_factory=dict)  # `SendBack.refused`
     hooks: GroupHooks | None = None  # None if no hook is installed
     trace: MessageTrace | None = None  # None if message trace is disabled
-    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic -> filter not pulled yet
+    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic -> announced filter, not pulled yet
     revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit
-    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> not logged yet
+    start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> errors to log
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
-    notice_seconds: float = 0.0  # how much longer than a notified member another may take to notice new members
+    notice_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
     cache: type[ProcessQueue] = ProcessQueue  # type of each pulled queue's cache, unless messages are ordered by a key
     # Queues known to be idle: all messages are handled and committed, and a pull is held. Periodic work passes over
     # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it.

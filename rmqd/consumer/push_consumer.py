@@ -1,6 +1,6 @@
-"""One consumer group in this process: assembles, starts and drains it.
+"""Assembles, starts and drains one consumer group in this process.
 
-Applies changed options to a running group without leaving the group.
+`change_while_running` applies changed options to a running group, which does not leave its queues.
 
 A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
 before the first pull with it. The broker may answer a pull in flight with the old filter. Such a response is discarded,
@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 
 async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
-    """Put `options`, which have the same topics, in force. If it raises InvalidNameError, nothing has changed."""
+    """Apply `options` with the same topics to a running group. If it raises InvalidNameError, nothing has changed."""
     filters = _changed_filters(context, options)
     if filters:
         try:

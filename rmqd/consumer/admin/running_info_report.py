@@ -1,6 +1,6 @@
-"""The speed of a group: rates of its topics and the last progress of its queues, from sampled counters.
+"""A member's running info for mqadmin and dashboards, in the terms of the Java client.
 
-A member's description for mqadmin and dashboards, in the terms of the Java client.
+`Rates` samples the group's counters, for the rates of its topics and the last progress of its queues.
 """
 
 from __future__ import annotations
@@ -237,8 +237,9 @@ def _text(value: object) -> str:
 def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> ProcessQueueInfo:
     """Return a pulled queue. A queue that waits for its previous owner has no offset yet.
 
-    A lock is renewed every 20 s, so a held lock counts as renewed now. As in Java, a queue of a group that is not
-    orderly has the creation time of its cache in this field: `rmqd offsets reset` detects by it that a queue was reset.
+    A lock is renewed every 20 s, so a held lock counts as renewed now. In a group that is not orderly, this field
+    contains the creation time of the queue's cache, as in Java. `rmqd offsets reset` uses it to detect that the queue
+    was reset.
     """
     loop, clock = assigned.loop, context.clock
     orderly = context.options.consume_mode == "orderly"

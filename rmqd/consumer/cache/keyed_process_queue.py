@@ -74,7 +74,7 @@ class KeyedProcessQueue(ProcessQueue):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is in flight or, during a release, a message below one must still be handed out."""
+        """Whether a batch is in flight or, during a release, messages must still be handed out."""
         return self.in_flight > 0 or (self.is_releasing and bool(self.pending or self._owed))
 
     def finish(self, messages: list[Message]) -> None:

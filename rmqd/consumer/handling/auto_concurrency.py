@@ -35,30 +35,30 @@ from rmqd.consumer.handling.batch_worker import Call, Worker
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
-INTERVAL_SECONDS: Final = 0.5  # shortest interval at a settled limit
-MIN_CALLS: Final = 40  # fewest calls of such an interval (or twice the limit, if that is more)
+INTERVAL_SECONDS: Final = 0.5  # shortest interval while the limit does not change
+MIN_CALLS: Final = 40  # fewest calls of such an interval, at least twice the limit
 FIRST_CALLS: Final = 20  # fewest calls of the first interval
 FEW_CALLS: Final = 4  # fewest calls while the limit changes
-# no interval waits for more calls (or twice the limit); if durations vary widely, its result is less certain
+# most calls that an interval waits for (but at least twice the limit), even if widely varying durations need more
 MAX_CALLS: Final = 80
 MAX_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
-TINY_SECONDS: Final = 1e-9  # shortest duration, also if the clock did not advance
+TINY_SECONDS: Final = 1e-9  # shortest duration, even if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
-GROWS_BELOW: Final = 1.08  # relative to the baseline, at a settled limit
-FALLS_ABOVE: Final = 1.18  # relative to the baseline, at a settled limit
-BEYOND: Final = 0.45  # share of a step's relative growth; above the knee, durations grow by the whole of it
+GROWS_BELOW: Final = 1.08  # relative to the baseline: the limit grows below this
+FALLS_ABOVE: Final = 1.18  # relative to the baseline: the limit falls above this
+BEYOND: Final = 0.45  # relative to the growth of the limit: a step is reverted if durations grow by more
 LITTLE: Final = 1.04  # relative to the baseline: smaller differences are noise
 FELL: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
 ROSE: Final = 1.15
 GROWTH: Final = 1.1
-FAST_GROWTH: Final = 1.25  # at most so far above the knee that the p99 is 1.5 times the possible one
-FAST_AFTER: Final = 2  # steps in a row
-TRIAL_EVERY: Final = 16  # intervals
+FAST_GROWTH: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
+FAST_AFTER: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH
+TRIAL_EVERY: Final = 16  # intervals between two trials
 IN_DOUBT: Final = 3  # weight of an interval whose calls are slower than the baseline, but not far slower
 TRIAL_SHARE: Final = 0.75  # share of the limit
-KNOWN_CALLS: Final = 300  # how many calls a limit stays excluded after a probe has shown that it is too high
-KNOWN_FOR_EACH: Final = 30  # like KNOWN_CALLS, but for each call of the probe, if that is more
-KNOWN_CALLS_ON_THE_WAY: Final = 60  # like KNOWN_CALLS, if a step showed it while the limit was growing
+KNOWN_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
+KNOWN_FOR_EACH: Final = 30  # the same for each call of the probe, if that is more
+KNOWN_CALLS_ON_THE_WAY: Final = 60  # the same for a limit whose step was reverted
 
 
 class AutoConcurrency:
@@ -69,14 +69,14 @@ class AutoConcurrency:
         self.most = most
         self._clock = clock
         self._baseline = 0.0  # seconds; 0: not measured yet
-        self._spread = 0.0  # relative variance of durations below the knee (at a mean of 1)
+        self._spread = 0.0  # variance of durations below the knee, relative to their squared mean
         self._steps = FAST_AFTER  # consecutive steps up
         self._former = 1  # limit before the last step or probe
         self._probed = 0  # limit of the current probe; 0: none
         self._since_trial = TRIAL_EVERY  # the first trial runs as soon as the limit has settled
         # the lowest limit that is known to be too high, and for how many more calls this knowledge is valid
         self._too_much, self._known_for = most + 1, 0
-        self._before: tuple[int, float] | None = None  # limit and duration before it was lowered, by a trial or not
+        self._before: tuple[int, float] | None = None  # limit and duration before the limit was lowered
         self._is_trial = False
         self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
@@ -160,9 +160,9 @@ class AutoConcurrency:
     def _is_over(self, now: float) -> bool:
         """Whether the interval has enough calls.
 
-        The calls that end first are the short ones. So the interval of a probe or trial accepts no more calls as soon
-        as its running calls make up the number, and it is over when these have ended. A probe's limit is restored
-        earlier.
+        Short calls end first, which would reduce the mean. So once enough calls have begun, the interval of a probe or
+        trial accepts no more calls, and ends when these calls have ended. The limit of a probe is restored as soon as
+        no more calls are accepted.
         """
         ended, twice = self._calls + self._expired, 2 * self.limit
         if not self._probed and self._before is None:
@@ -179,7 +179,7 @@ class AutoConcurrency:
             if ended + self.limit >= least:
                 self._to = now
                 self.limit = self._former if self._probed else self.limit
-        return now >= self._to + 2 * self._baseline  # the duration of a call that waits for another call
+        return now >= self._to + 2 * self._baseline  # long enough for a call that waits for another call
 
     def _calls_to_tell(self, difference: float) -> int:
         """Return how many calls show that a difference of their mean duration is not chance (two standard errors)."""
@@ -211,7 +211,7 @@ class AutoConcurrency:
             self.limit = self._probed
 
     def _standard_error(self) -> float:
-        """Return the standard error of the mean duration in this interval."""
+        """Return the standard error of the mean duration of the interval's calls."""
         return sqrt(self._spread / self._calls)
 
     def _retreat(self) -> None:
@@ -268,7 +268,7 @@ class AutoConcurrency:
         return max(LITTLE, 1 + BEYOND * (limit / self._former - 1))
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
-        """Whether the step to `limit` was too large, as far as so many calls can show."""
+        """Whether the step to `limit` was too large, beyond the uncertainty of the measurement."""
         return ratio > self._line(limit) + self._standard_error()
 
     def _end_step(self, duration: float) -> None:
@@ -287,7 +287,7 @@ class AutoConcurrency:
         probed, self._probed = self._probed, 0
         if self._calls < self._former or self._is_too_large(probed, ratio):
             known_for = max(KNOWN_CALLS, KNOWN_FOR_EACH * self._calls)
-            # the more durations vary, the less waiting calls matter
+            # waiting for another call matters less if durations vary widely anyway
             self._take_back(probed, max(100, round(known_for / (1 + 20 * self._spread))))
         else:
             self.limit, self._steps = probed, 1

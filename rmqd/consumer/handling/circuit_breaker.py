@@ -267,7 +267,7 @@ class ForgivenAttempts(CircuitBreaker):
         self._doubts: list[_Doubt] = []
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
-        """Settle a batch. The attempts that this counts may be subtracted later."""
+        """Settle a batch. Its attempts are counted now, and may be subtracted later."""
         fate = self._fate(batch, error)
         if fate is FailureEffect.COUNTS:
             return await self._settle(process_queue, batch, error)
@@ -303,7 +303,7 @@ class ForgivenAttempts(CircuitBreaker):
             self._retry_policy.doubtful = Counter()
 
     def _file(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
-        # a repeated failure may wait long for its decision: later failures of the same messages are subtracted at once
+        # such a failure may wait long for its decision, so later failures of the same messages are subtracted at once
         waits = doubt.is_repeated and any(
             one.is_repeated and one.counted.keys() == doubt.counted.keys() for one in self._doubts
         )

@@ -1,6 +1,6 @@
 """Concurrent consumption: any free worker takes the next batch of any queue, and failed messages are sent back.
 
-A group whose messages a program polls. rmqd calls no handler.
+`PollService` serves a group whose messages a program polls. It calls no handler.
 """
 
 from __future__ import annotations

@@ -259,6 +259,6 @@ class _Line:
 
 
 def _resolve(future: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
-    # set as the result: a future does not accept StopIteration as exception, and reports an exception not retrieved
+    # set as a result: a future does not accept StopIteration, and complains about an exception that is never retrieved
     if not future.done():
         future.set_result(error)

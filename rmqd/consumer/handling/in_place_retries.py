@@ -83,7 +83,7 @@ class _GuardedCall:
             for index in set(range(len(batch))).difference(again):
                 batch.decide(index, ACK)
             await policy.clock.sleep(pause)
-            if not self._can_repeat(0):  # the queue may be in release by now
+            if not self._can_repeat(0):  # the queue may be released meanwhile
                 break
             indexes = self._hand_out_again(again)
         try:
@@ -102,9 +102,10 @@ class _GuardedCall:
             return None, error
 
     def _to_repeat(self, error: Exception | None) -> list[int]:
-        """Return the messages that failed and can be retried in place.
+        """Return the indexes of messages that failed and can be retried in place.
 
-        Empty if the call raised another error: that ends the attempt of messages without a decision, and so of all.
+        Empty if the call raised an error that is not retried. That error ends the attempt of every message without a
+        decision, so the other messages must not be retried either.
         """
         failures, decided = failures_of(self._batch, error), self._batch.decisions()
         again = [index for index, one in failures.items() if self._policy.is_retried(one)]

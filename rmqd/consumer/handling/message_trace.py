@@ -46,7 +46,7 @@ class MessageTrace:
         self.dispatcher.before_flush = self._tell_begun
         self._timeout = consume_timeout_seconds
         self._clock = clock
-        # calls without sent records; handler threads and the event loop each do only one dict operation at a time
+        # calls whose records were not sent yet. Threads need no lock, because each access is a single dict operation.
         self._begun: dict[str, _Call] = {}
         self._request_prefix = secrets.token_hex(8).upper()
         self._next_request = itertools.count(1).__next__

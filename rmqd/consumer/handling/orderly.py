@@ -81,7 +81,7 @@ class OrderlyRules:
         return {index: reason for index, reason in reasons if reason is not None}
 
     def acknowledged(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
-        """Return the indexes of acknowledged messages. `dead` has accepted dead letters: they are finished."""
+        """Return the indexes of acknowledged messages. `dead` are accepted dead letters, which are already finished."""
         if is_rolled_back(batch):
             return []
         decided, done, is_behind = batch.decisions(), list[int](), False
@@ -97,7 +97,7 @@ class OrderlyRules:
     def suspensions(
         self, left: list[int], decisions: list[Decision], error: BaseException | None
     ) -> dict[float, list[int]]:
-        """Return which of the messages that are `left` wait for so many seconds, by index."""
+        """Return how many seconds each of the messages in `left` waits, by index."""
         suspensions: dict[float, list[int]] = {}
         for line in ([index] for index in left) if self._is_by_key else filter(None, [left]):
             failed = [decisions[index] for index in line if decisions[index].outcome is not Outcome.AGAIN]
@@ -141,7 +141,7 @@ class OrderlySettlement(OrderlyRules):
         decisions = decisions_of(batch, error)
         reasons, dead = self.reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None and not self._is_by_key:
-            # first: if the queue is lost while this waits for the store, the next owner would send dead letters again
+            # before dead letters are sent: if the queue is lost during this wait, its next owner would send them again
             await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead), more_follows=True)
         unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
@@ -319,7 +319,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._end_serving(process_queue)
 
     def _end_serving(self, process_queue: ProcessQueue) -> None:
-        """Let a newer cache of the queue follow, once no batch of this one is in flight."""
+        """Let a newer cache of the queue follow when no batch of this one is in flight."""
         message_queue = process_queue.message_queue
         if process_queue.in_flight or self._serving.get(message_queue) is not process_queue:
             return
@@ -335,10 +335,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.clock.call_later(seconds, self._rested, process_queue, messages)
 
     def _rested(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
-        """Put the queue back into the line. If a suspended queue's turn has not ended, the end of the turn does it.
+        """Put the queue back into the line. If its turn has not ended yet, the end of the turn puts it back.
 
-        That happens if the event loop was busy for longer than the suspension. Two workers would serve the queue if it
-        were in the line before the end of its turn.
+        A turn lasts so long if the event loop was busy for longer than the suspension. If the queue returned before the
+        end of its turn, two workers would serve it.
         """
         is_pending = process_queue.return_postponed(messages)
         if not self._is_by_key:

@@ -1,6 +1,6 @@
 """The queues with messages for a handler, and the workers that sleep until there are messages.
 
-The line of a group that waits for full batches (`consume_message_batch_max_wait`).
+`BatchingQueues` is for a group that waits for full batches (`consume_message_batch_max_wait`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class ReadyQueues:
         self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add, mostly because they are in the line
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
-        self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # or a start, if the worker has no task
-        self.excess_workers = 0  # how many workers must still park, because there are more than may take batches
+        self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # or the function that starts it
+        self.excess_workers = 0  # how many workers must still park, because too many are running
         self.parked: list[asyncio.Future[None]] = []
         self._held: deque[ProcessQueue] = deque()  # the line of a paused group
         self._on_wake: asyncio.Future[None] | None = None  # the future that wait_until_woken awaits
@@ -156,7 +156,7 @@ class ReadyQueues:
                 parked.set_result(None)
 
     async def wait_until_admitted(self) -> None:
-        """Wait until `admit`. Called by workers while there is a surplus."""
+        """Wait until `admit`. Called by workers while more of them run than are admitted."""
         self.excess_workers -= 1
         parked = asyncio.get_running_loop().create_future()
         self.parked.append(parked)

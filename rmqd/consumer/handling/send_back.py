@@ -1,6 +1,6 @@
 """Sends a failed message to a broker: as a retry, or as a dead letter.
 
-Copies of a message for another topic: the group's retry topic or its DLQ.
+A message that is not sent back by the broker is copied to the group's retry topic or its DLQ.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEFT_OUT: Final = (
     _DELIVERY_PROPERTIES | _BATCH_PROPERTIES | _LIGHT_QUEUE_PROPERTIES | _TRANSACTION_PROPERTIES | _REASON_PROPERTIES
 )
 _TIMER_PREFIX: Final = "TIMER_"
-_QUEUES: Final = 1  # the broker also creates such topics with one queue
+_QUEUES: Final = 1  # brokers create these topics with one queue, too
 _ANY_QUEUE: Final = -1
 
 

@@ -48,7 +48,7 @@ class ConfirmSettled(Protocol):
         """`more_follows` announces another call for this batch."""
 
 
-AWAY_SHOWN_SECONDS: Final = 60.0  # after its wait: in-place retries of a call may take about that long
+AWAY_SHOWN_SECONDS: Final = 60.0  # shown this long after the wait, because the next call may take that long
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
 

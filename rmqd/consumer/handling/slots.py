@@ -1,4 +1,4 @@
-"""The slots of a group: workers, deadlines, threads, and the end.
+"""The slots of a group: its workers, the deadlines and threads of their calls, and the end of the group.
 
 A group has one worker for each of its `concurrency` slots. With `concurrency: auto` it has a worker for each slot of
 the maximum, and the workers above the current limit are parked. A lower `concurrency` parks workers too.
@@ -67,7 +67,7 @@ class HandlerSlots(WorkerService):
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
-        self.calls_left = True  # False once the end has shown that no call still runs
+        self.calls_left = True  # False if calls were still running when the group ended
         self._takes_late_results = False  # whether calls past their deadline are reported but not ended
         self._hung = False  # all slots are abandoned, so the group is about to fail
         self._handler, self._left_tasks = handler, LeftTasks(handler)
@@ -218,7 +218,7 @@ class HandlerSlots(WorkerService):
         call: Call = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
-        elif stages:  # they need the result of each call
+        elif stages:  # these stages need the result of each call
             call = checked(self._handler).handle
         for stage in reversed(stages):
             call = partial(stage, call, worker)
@@ -314,7 +314,7 @@ class HandlerSlots(WorkerService):
         )
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
-        """Whether messages of this queue wait for its running calls to end, because of their order."""
+        """Whether messages of this queue must wait for its running calls, because of their order."""
         return False
 
     def _report_late(self, worker: Worker) -> None:

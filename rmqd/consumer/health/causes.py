@@ -3,7 +3,7 @@
 A daemon distinguishes more causes than `rmqd diagnose`: a pause, for example, is a `stalled_queue` if only the brokers
 are queried. `Cause.diagnosed_as` maps one list to the other.
 
-The meaning of a repeated error for a queue or a group.
+`explain_failure` maps a repeated error of a queue or group to its cause.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ Members with different subscriptions overwrite each other's subscription at the 
 for one topic the later `subVersion`; protocol.md §4.9). Then they miss messages without any error. A broker shows only
 one of the subscriptions, so the members themselves are queried too, through the broker (307).
 
-Checks before the first pull whether the brokers of a group's topics accept its SQL expressions.
-
-Checks before the first pull whether rmqd knows the kinds of a group's topics.
+Before the first pull, `check_filters` checks whether brokers accept the group's SQL expressions, and `check_kinds`
+whether rmqd knows the kinds of its topics.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Phrases that the texts of problems share.
+"""The problems of a group that both its members and `rmqd diagnose` report, and phrases for their texts.
 
-The problems of a group that both its members and `rmqd diagnose` report.
-
-Differences between the members of a group.
+A `Difference` is a disagreement between members of the group.
 """
 
 from __future__ import annotations

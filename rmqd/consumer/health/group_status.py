@@ -1,6 +1,6 @@
 """A group's snapshot: its state, queues, counters and readiness, collected from its parts on request.
 
-Recent results of the handler's attempts: rates for the status page, and a handler that fails for all messages.
+`RecentResults` watches the handler's attempts: rates for the status page, and a handler that fails for all messages.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GroupStatus:
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """Return all figures of the group at one moment, or all except those of its queues."""
+        """Return all figures of the group at one moment, with or without the figures of its queues."""
         context, assigned = self._context, self._rebalance.assigned
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         counts = Counter(message_queue.topic for message_queue in assigned)
@@ -135,9 +135,9 @@ WELL_SHARE: Final = 0.5
 class RecentResults:
     """Watches the attempts of one group. Call `poll` about every POLL_SECONDS with the group's counters.
 
-    The handler is failing, or one message is, after at least MIN_ATTEMPTS failed attempts in a row, over at least
-    FAILING_SECONDS. Less than one success in ten does not end the row. The problem ends when half of the attempts
-    succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works again.
+    The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less than
+    one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts while the
+    group has no messages, because nothing shows yet that the handler works again.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP") -> None:
@@ -194,7 +194,7 @@ def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
 
 
 def _problem(attempts: int, errors: Sequence[LastError], group: str) -> Problem:
-    """Return the problem of a handler that only failed. If all attempts had one message, it may be the message's."""
+    """Return the problem of a handler that only failed. A single message with all failures may be at fault itself."""
     cause, step = "failing_handler", ""
     text = f"the handler fails for (nearly) all messages: {attempts} attempts failed"
     if not errors:

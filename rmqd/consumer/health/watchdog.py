@@ -1,4 +1,4 @@
-"""Declares a queue stalled: finds assignments without progress while messages wait, and reports the cause.
+"""The watchdog finds stalled queues, whose messages wait without progress, and reports the cause.
 
 Every other second it compares each assignment's progress (`AssignmentStatus.progress`) with the previous value. If the
 value has not changed for a while although there is work, the assignment's status determines the cause (`explain`). The
@@ -86,7 +86,7 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 2.0
-IDLE_TURNS: Final = 5  # idle assignments, and everything else of an idle group, are included in one of so many checks
+IDLE_TURNS: Final = 5  # one of so many checks includes idle assignments; an idle group is checked only then
 AT_ONCE: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
@@ -204,7 +204,7 @@ class Watchdog:
         if now - watch.stands_since < self._patience():
             return None
         problem = assigned.status.explain()
-        # between two steps of the pipeline no part has the messages for a moment, so this cause must be seen twice
+        # while messages move to the next step of the pipeline, neither step has them, so this cause must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
         return problem if is_sure else assigned.status.stall
@@ -216,7 +216,7 @@ class Watchdog:
         return has_calls and service.keeps_calls_open and status.explain().cause == "slow_handler"
 
     def _patience(self) -> float:
-        """Return after how many seconds without progress a queue is stalled, including configured waits."""
+        """Return after how many seconds without progress a queue is stalled. Configured waits are included."""
         options = self._context.options
         return STALL_SECONDS + options.pull_interval_seconds + options.consume_message_batch_max_wait_seconds
 

@@ -349,7 +349,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             self.committed_at[queue] = self._clock.wall()
 
     async def _update(self, queue: MessageQueue, offset: int) -> tuple[bool, RemotingConnection | None]:
-        """Send one commit. Return whether it was stored, and the connection that was used, which may be a slave's.
+        """Send one commit. Return whether it was stored, and on which connection, possibly a slave's.
 
         It is not stored if an operator's reset waits for a pull.
         """

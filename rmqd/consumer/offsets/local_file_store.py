@@ -1,4 +1,4 @@
-"""The offsets of a broadcasting group: in this member's file, in the Java client's format.
+"""The offsets of a broadcasting group, in this member's file in the Java client's format.
 
 The file and its backup are only replaced as a whole, so a crash leaves each of them either old or new. If one is
 damaged anyway (a disk, an editor, another program), the other one is used.
@@ -82,7 +82,7 @@ class OffsetsFile:
         return offsets
 
     def offsets_of(self, identity: str) -> dict[MessageQueue, int]:
-        """Return the offsets of one cluster and namespace, and change no file. Raises OffsetStoreError.
+        """Return the offsets of one cluster and namespace without changing a file. Raises OffsetStoreError.
 
         If `identity` is empty, it is unknown.
         """

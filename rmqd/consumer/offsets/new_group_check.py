@@ -1,4 +1,4 @@
-"""Start offsets of a new group: at the brokers, where other members may store them too, or in a broadcasting file."""
+"""Finds out whether a group is new, and stores its start offsets: at the brokers, or in a broadcasting file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 
 FOUNDER_SECONDS = 5.0  # time for another member to finish storing start offsets
 POLL_SECONDS = 0.25
-_ROUNDS: Final = 3  # attempts to store start offsets that are missing afterwards
+_ROUNDS: Final = 3  # start offsets that are still missing are stored again, in at most so many rounds
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class BrokerStartOffsets(StartOffsets):
             await self.clock.sleep(POLL_SECONDS)
 
     def _marks(self, brokers: Collection[str]) -> list[MessageQueue]:
-        """Return the retry topic's queues. A broker creates the topic at the first heartbeat, before routes have it."""
+        """Return the retry topic's queues. Brokers create it at the first heartbeat, before routes contain it."""
         routed = self.client.routes.queues(self._retry)
         return sorted({*routed, *(MessageQueue(self._retry, name, 0) for name in brokers)})
 

@@ -1,8 +1,8 @@
 """Handler calls in transactions of a custom offset store: effect and progress are committed together or not at all.
 
 Calls of one queue run concurrently, but take turns to write their progress and to commit. Messages that the store has
-recorded as finished are not handed out again. After a failed commit, or if another member has taken it, the queue is
-*in doubt*. It is taken again before the next call: this returns the stored progress, and prevents late commits.
+recorded as finished are not handed out again. A queue is *in doubt* after a failed commit, or if another member has
+taken it. Then it is taken again before the next call, which returns the stored progress and prevents late commits.
 
 `OwnOffsetStore` has the offsets of the group in its custom store. It also commits them to the brokers, for tools and
 operators.

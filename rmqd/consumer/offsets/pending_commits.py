@@ -1,10 +1,10 @@
-"""Commits with an unknown result, because they were sent and not answered.
+"""Commits with an unknown result (sent and not answered), commits in pulls, and first commits.
 
-The broker may have stored such an offset, or may store it later, even after a later commit: a request that was read
-from a connection is executed even if the connection has ended. So a lower offset may replace a higher, confirmed one.
-While that is possible, the offset store repeats its commit, and a hand-over waits.
+*Unanswered commits.* The broker may have stored such an offset, or may store it later, even after a later commit: a
+request that was read from a connection is executed even if the connection has ended. So a lower offset may replace a
+higher, confirmed one. While that is possible, the offset store repeats its commit, and a hand-over waits.
 
-Commits that pulls carry: bit 1 of a pull's system flag, and its `commitOffset`.
+*Commits in pulls*: bit 1 of a pull's system flag, and its `commitOffset`.
 
 A broker stores the offset when the pull arrives, before it answers or holds the pull. It stores any value, even a
 lower offset, and even over an operator's reset, which the response then reports. The response does not mention the
@@ -25,7 +25,7 @@ commit, and the broker may hold it for 20 s. These are the rules:
 - A suspended member may have lost the queue before it can know. So pulls carry commits only while the steps of
   `OffsetPersistence` are on time (`OffsetStore.carries_until`). After a late step the stored offset is checked.
 
-A group's first commit of a topic on a broker, which must run alone.
+*First commits.* A group's first commit of a topic on a broker must run alone (`FirstCommits`).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class UnansweredCommit:
 
 
 class UnansweredCommits:
-    """The offsets that may still replace each queue's stored one, and until when. Later commits are not affected."""
+    """The offsets that may still replace each queue's stored offset, and until when. Later commits are not affected."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -151,7 +151,7 @@ class UnansweredCommits:
         self._any_ended.set()
 
 
-ANSWER_SECONDS: Final = 5.0  # the limit for any other commit, too
+ANSWER_SECONDS: Final = 5.0  # the limit for other commits, too
 # a pull sent within this time is probably not held, and the next one carries a higher offset
 RECENT_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 0.2
@@ -254,7 +254,7 @@ class FirstCommits:
 
     @contextlib.asynccontextmanager
     async def alone(self, queue: MessageQueue) -> AsyncIterator[None]:
-        """Hold this during one commit; it waits while another commit is the first of its table."""
+        """Hold this during one commit. It waits while another commit to the same table is the first one."""
         table = (queue.topic, queue.broker_name)
         if not self._is_begun(table, queue):
             async with self._turns.setdefault(table, asyncio.Lock()):

@@ -2,16 +2,17 @@
 
 Each broker has separate rounds of commits: a silent broker does not delay the others.
 
-When a suspended process resumes, its queues may have other owners. It learns this only in its next rebalance. The next
-round of commits is due before that, and pulls carry commits. So the wait for a round is divided into short steps. If a
-step is late, the store checks the stored offsets before it commits.
+When a suspended process resumes, its queues may have other owners. The process learns this only in its next rebalance.
+The next round of commits is due before that, and pulls carry commits. So the wait for a round is divided into short
+steps. If a step is late, the store checks the stored offsets before it commits.
 
-The stored offset of a queue that others may still change: at the start of an ownership, and after an interruption.
+`OffsetWatch` checks the stored offset of a queue while other clients may still change it: at the start of an ownership,
+and after an interruption.
 
 A broker reports an operator's reset in its response to the group's next pull of the queue, and then forgets the reset.
-For up to 20 s that pull may be an old one: its connection has ended, or its member has released the queue. Then no
-member learns of the reset, and the new owner's next commit would undo it. So during this time the owner requests the
-stored offset before each commit, and judges the response:
+For up to 20 s, the broker may report the reset to an old pull, whose connection has ended or whose member has released
+the queue. Then no member learns of the reset, and the new owner's next commit would undo it. So during this time the
+owner requests the stored offset before each commit, and judges the response:
 
 - The offset is one of this owner's commits, or the queue has no offset: commit.
 - The offset is below all offsets known at the acquisition (`floor`): only an operator stores such an offset. Do not
@@ -152,7 +153,7 @@ SURE_SECONDS: Final = 4.0  # within this time the owner's pull returns a reset t
 
 @dataclass(slots=True)
 class OffsetWatch:
-    """A queue's stored offset as one ownership knows it, apart from its commits. Times are monotonic."""
+    """One owner's view of a queue's stored offset, apart from its own commits. Times are monotonic."""
 
     watcher: OffsetWatcher
     until: float

@@ -1,4 +1,4 @@
-"""Queues in POP mode: their division by a broker, and one assignment from its first pop to its last acknowledgement."""
+"""Queues in POP mode: how brokers divide them, and one assignment from its first pop to its last acknowledgement."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PopStatus(AssignmentStatus):
         return self.loop.failure is not None and not self.loop.failure.is_reported
 
     def progress(self) -> object:
-        """Return when messages were last finished, or arrived while none waited. It stops while pops fail."""
+        """Return when messages were last finished, or arrived in an empty cache. It stays while pops fail."""
         if not self._is_failing:
             self._moved_at = self.loop.moved_at
         return self._moved_at
@@ -82,8 +82,8 @@ class PopStatus(AssignmentStatus):
         )
 
 
-KEEP_SECONDS: Final = 0.1  # delay until finished messages of a block are acknowledged while handlers have the rest
-RENEW_AT: Final = 2 / 3  # share of the invisible time, then it is extended, or a waiting message is discarded
+KEEP_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
+RENEW_AT: Final = 2 / 3  # then the invisible time is extended, or a waiting message discarded: a share of it
 RENEW_AGAIN_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
 FORCED_FLUSH_SECONDS: Final = 0.5
@@ -169,7 +169,8 @@ class PopAssignment(Assignment):
     def _renew_or_discard(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
         """Extend the invisible time of a block's messages in flight, and discard its waiting messages.
 
-        While the group is held up, keep the waiting messages too: each would lose an attempt at another member.
+        While handler calls are held back (`is_held_up`), keep the waiting messages too, because at another member each
+        would lose an attempt.
         """
         waiting = [] if self._context.is_held_up else process_queue.waiting_of(block)
         if waiting:
@@ -207,7 +208,7 @@ TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
 class DivisionByBroker(Division):
     """A broker decides which queues a member pops or pulls (request 400).
 
-    All members query the first available broker of a topic, so that shares fit together.
+    All members query the first available broker of a topic, so that their shares do not overlap.
     """
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:

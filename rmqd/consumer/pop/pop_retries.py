@@ -139,9 +139,9 @@ ASK_SECONDS: Final = 10.0
 
 
 class DivisionAfterPop(Division):
-    """Computes each member's share as usual, with the pop retry topics of a group that popped before.
+    """Divides queues as usual, including the pop retry topics of a group that popped before.
 
-    Brokers pop for a group only if an administrator set that, and remember it, so one query is enough.
+    Brokers pop for a group only if an administrator enabled it. They store that setting, so one query is enough.
     """
 
     def __init__(self, context: GroupContext) -> None:

@@ -62,7 +62,7 @@ class PopSource:
                     context.store.forget(queue)
 
     async def keep(self) -> None:
-        """Maintain the source while it is popped. Runs next to the pops."""
+        """Maintain the source while it is popped. Runs concurrently with the pops."""
 
     def refresh(self) -> None:
         """Called when options changed, or a pop failed."""
@@ -135,7 +135,7 @@ class PopRequest:
         self._client = client
         self._code = source.code
         self._message_queue = source.message_queue
-        # with a born time of 0, brokers from 5.3 on use their own clock; older ones reject it as a pop from 1970
+        # From 5.3 on, a born time of 0 makes a broker use its own clock. Older brokers reject it as a pop from 1970.
         self._tells_time = False
 
     async def ask(
@@ -163,7 +163,7 @@ class PopRequest:
             self.under_way -= 1
 
     def was_refused_as_late(self, reply: RemotingCommand) -> bool:
-        """Return whether the broker rejected the pop as too old. The next pop sends the other form of born time."""
+        """Return whether the broker rejected the pop as too old. The next pop then uses the other kind of born time."""
         if TOO_LATE not in (reply.remark or ""):
             return False
         self._tells_time = not self._tells_time

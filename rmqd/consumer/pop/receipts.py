@@ -58,12 +58,12 @@ class PopProcessQueue(ProcessQueue):
         super().put(block, next_offset, held)
 
     def is_late(self, message: Message) -> bool:
-        """Whether other members get the message too by now, so that its result here does not count."""
+        """Whether the message is visible to other members by now, so that its result here does not count."""
         block = message.block
         return isinstance(block, PopBlock) and self._receipts.is_late(block, message.queue_offset)
 
     def return_postponed(self, messages: list[Message]) -> bool:
-        """Hand postponed messages out again, unless other members get them by now."""
+        """Hand postponed messages out again, unless they are visible to other members by now."""
         late = [] if self.dropped else [message for message in messages if self.is_late(message)]
         if late:
             self.retrying -= len(late)
@@ -103,7 +103,7 @@ class PopProcessQueue(ProcessQueue):
 
 log = structlog.get_logger(__name__)
 
-GATHER_SECONDS: Final = 0.01  # acknowledgements from this interval are sent together
+GATHER_SECONDS: Final = 0.01  # how long acknowledgements are collected before they are sent
 AGAIN_SECONDS: Final = 1.0
 SHOW_AGAIN_MS: Final = 100  # invisible time of discarded messages; brokers check about every second
 LATE: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
@@ -171,7 +171,7 @@ class PopReceipts:
                 wait.cancel()
 
     def is_late(self, block: PopBlock, offset: int) -> bool:
-        """Whether the invisible time of the message is over, so that other members get it too."""
+        """Whether the invisible time of the message is over, so that it is visible to other members."""
         return self._clock.monotonic() >= block.due_of(offset)
 
     def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
@@ -203,7 +203,7 @@ class PopReceipts:
             changed.set_result(None)
 
     async def retry_later(self, block: PopBlock, offset: int, seconds: float) -> None:
-        """Make a message visible again after so many seconds."""
+        """Make a message visible again after this number of seconds."""
         block.settled.add(offset)
         if (changing := block.changing.get(offset)) is not None:
             await asyncio.shield(changing)
@@ -290,7 +290,7 @@ class PopReceipts:
 
 
 class _Line:
-    """The acknowledgements for one broker."""
+    """The unsent acknowledgements for one broker."""
 
     def __init__(self, receipts: PopReceipts, client: ClientInstance, clock: Clock, broker_name: str) -> None:
         self.broker_name = broker_name

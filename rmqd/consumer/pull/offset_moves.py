@@ -15,14 +15,14 @@ stays at the first unfinished message. Only the next pull starts elsewhere:
 | one below the committed offset | the same, after `SuspectOffset`; the committed offset is lowered at once           |
 
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
-given some of the offsets to other messages. The offered end is above those messages, and if the queue has grown past
-the requested offset, the broker offers nothing. These messages are recognized by a store time after that of every
-pulled message. So a queue that must go down continues at the first such message. The same search runs after a new
-connection, after the queue's topic exists again, and after `SuspectOffset` ends. A member without a pulled message of
-the queue uses the time at which the broker first accepted its offset, or at which its offset file was written
-(broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull is
-refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
-recreated.
+reused some of the offsets for new messages. The offered end is above these messages, and if the queue has grown past
+the requested offset, the broker offers nothing. The new messages are recognized by their store time, which is later
+than the store time of every pulled message. So a queue that must go down continues at the first such message. The same
+search runs after a new connection, after the queue's topic exists again, and after `SuspectOffset` ends. A member
+without a pulled message of the queue uses the time at which the broker first accepted its offset, or at which its
+offset file was written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If
+its first pull is refused, it continues at the end and reports how many messages precede it: an operator knows whether
+the topic was recreated.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SuspectOffset:
     """Decides when to accept a broker's report that its queue ends below the committed offset: after several seconds.
 
     After a failover the report may come from a replica that lags, or that was the master until a moment ago. If the
-    queue went back at once, its messages would be read twice as soon as the replica has caught up.
+    queue went back at once, its messages would be handled again once the replica has caught up.
     """
 
     def __init__(self, queue: MessageQueue, clock: Clock) -> None:
@@ -107,7 +107,7 @@ class OffsetMoves:
         if reply.code != FOUND and reply.code not in NOTHING:
             return False
         loop, connection = self._loop, self._loop.request.connection
-        since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not for a connection alone
+        since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not after a mere reconnection
         asked, unseen = loop.process_queue.next_offset, await self._first_unseen(since_ms)
         if asked != loop.process_queue.next_offset:
             return True

@@ -1,4 +1,4 @@
-"""The pull requests of one queue: their broker and filter, the switch to another broker, and the pauses."""
+"""The pull requests of one queue: their broker and filter, the change to another broker, and the pauses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def after_error() -> float:
 
 
 async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `ask`, which is called until it raises no RmqdError: the queue cannot start without it."""
+    """Call `ask` until it raises no RmqdError, and return its result. The queue cannot start without the result."""
     while True:
         try:
             return await ask()
@@ -129,7 +129,7 @@ class _Waiting(NamedTuple):
     commit: CarriedCommit | None
 
     def give_up(self, on_response: Callable[[int, RemotingCommand], None]) -> None:
-        """Pass the response to `on_response`, with the requested offset. The caller settles the future."""
+        """Pass the response to `on_response`, with the requested offset. The caller then completes the future."""
         later = self.connection.pending.hand_over(self.future, partial(on_response, self.offset))
         if self.commit is not None:
             later.add_done_callback(self.commit.ended)

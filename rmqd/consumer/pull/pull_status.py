@@ -1,4 +1,4 @@
-"""The status of one owned queue: its state, its current figures, and the reason of a stall."""
+"""The status of one owned queue: its state, its current figures, and the cause of a stall."""
 
 from __future__ import annotations
 

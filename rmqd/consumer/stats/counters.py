@@ -170,7 +170,7 @@ class TopicStats(TopicCounters):
             self._quick_count += count
             self._quick_seconds += seconds
             self._age_count += count
-            self._age_sum += (oldest + newest) / 2 * count  # messages of a queue are in the order of their ages
+            self._age_sum += (oldest + newest) / 2 * count  # messages of a queue are in the order of their age
         else:
             for message in messages:
                 self.acknowledged((message,), seconds / count, now - message.store_timestamp * 0.001)
@@ -202,7 +202,7 @@ class TopicStats(TopicCounters):
         self.handled[result] += 1
 
     def may_repeat(self, cause: str, messages: int) -> None:
-        """Count messages that were handled here and may be handled again by another member, by cause."""
+        """Count messages that were handled here and may be handled again by another member. `cause` is the reason."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
     def dead_lettered(self, cause: str, reason: str) -> None:
@@ -281,7 +281,7 @@ def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
 
 
 def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
-    """Return the rates by RATES, per second; 0 for a counter that decreased because the group changed its engine."""
+    """Return rates by name. A rate is 0 if its counter decreased, because the group changed its engine."""
     if seconds <= 0:
         return dict.fromkeys(RATES, 0.0)
     return {rate: max(0, sum(after[name] - before[name] for name in names)) / seconds for rate, names in RATES.items()}
@@ -302,7 +302,7 @@ class DividedStats(TopicStats):
         return super().attempts + sum(stats.attempts for stats in self.parts)
 
     def pulled(self, block: MessageBlock) -> None:
-        """Count the messages of a response, each where it belongs."""
+        """Count the messages of a response, each in its part."""
         for message in block.messages:
             if not message.finished:
                 self.of(message).received += 1
@@ -331,7 +331,7 @@ class DividedStats(TopicStats):
 
 
 class CanaryStats(DividedStats):
-    """A topic of a group with a canary in live mode. The messages of the canary count apart."""
+    """A topic of a group with a canary in live mode. The messages of the canary are counted separately."""
 
     __slots__ = ("_canary", "_takes")
 

@@ -1,8 +1,8 @@
 """Snapshots of a consumer group: plain picklable values for metrics and the status page.
 
-The values of one queue, and those of a group without its queues, are read at one moment of the event loop, so they are
-consistent. The daemon reads many queues in slices. Counters never decrease during the life of one consumer. A caller
-that keeps a group over several consumers (a restart, a lost worker) adds them up.
+The values of one queue are read at one moment of the event loop, so they are consistent. So are the values of a group
+without its queues. The daemon reads many queues in slices. Counters never decrease during the life of one consumer. A
+caller that keeps a group over several consumers (a restart, a lost worker) adds them up.
 
 Each field declares its metric and the rule that merges the values of several processes (`runtime.figures`).
 docs/metrics.md lists the metrics.
@@ -96,7 +96,7 @@ class TopicCounters:
         "Batches whose handler raised, by the exception's class; after 50 classes the rest is other.",
         by="exception",
     )
-    deduplicated: int = figure(operator.add, is_counter=True, default=0)  # by `message.once` or `deduplicate`
+    deduplicated: int = figure(operator.add, is_counter=True, default=0)  # skipped by `message.once` or `deduplicate`
     invalid_payloads: int = counter(
         "rmqd_invalid_payloads_total",
         "Attempts with messages whose body is invalid for the typed handler; on_invalid decides about them.",
