@@ -36,8 +36,8 @@ class HandlerFiles:
 
 
 def _watch_of(settings: GroupConfig, before: FileWatch | None = None) -> FileWatch:
-    """Return the files to watch for a group, replacing `before`. Its code must be imported in this process, as the
-    check does.
+    """Return the files to watch for a group, replacing `before`. The check must have imported the
+    code in this process.
 
     Installed copies are skipped, because they are not edited.
     """

@@ -55,7 +55,7 @@ async def charge(order: dict[str, Any], attempts_before: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """None: the sample group, and no end except by a signal."""
+    """The options of `rmqd demo`. Without `config` the sample group runs; without a limit it runs until a signal."""
 
     config: Path | None = None
     group: str | None = None

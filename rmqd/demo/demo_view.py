@@ -208,7 +208,7 @@ def one_line(text: str) -> str:
 NARROW: Final = 55
 WIDE: Final = 119
 LEFT: Final = 56  # width of the queues if the handled orders are next to them
-ROOMY: Final = 20  # a view with so many lines has room for an empty one
+ROOMY: Final = 20  # a view with at least this many lines has room for an empty one
 FEWEST_LISTED: Final = 3  # a list with fewer lines is not shown
 KEY_WIDTH: Final = 12
 GAP: Final = "  "

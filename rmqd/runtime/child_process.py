@@ -1,4 +1,4 @@
-"""A child process that runs code of an author: a handler, the groups of a worker, or a Spark driver.
+"""A child process that runs a user's code: a handler, the groups of a worker, or a Spark driver.
 
 The parent sends requests, and the child answers each of them once. They are pickles after a four-byte length, on a
 socket pair that only these two processes hold. Both are the same program, started by the same user, so foreign data is
@@ -32,7 +32,7 @@ START_SECONDS: Final = 300.0  # limit for imports and the creation of a handler
 STOP_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 30.0  # limit for the end of a child that has closed its socket
 STACKS_SECONDS: Final = 2.0  # limit until a hung child has written its stacks
-# for answers in transit, if the child has ended, but a process that it started still holds the socket
+# limit for responses in transit if the child has ended, but a process that it started still holds the socket
 LEFT_OPEN_SECONDS: Final = 0.5
 STACKS_SIGNAL: Final = signal.SIGUSR2
 """Makes a child write the stacks of all its threads."""
@@ -279,9 +279,7 @@ class ChildProcess(Generic[Snapshot]):
             self._channel.post(Request(next(self._numbers), action, argument))
 
     async def end(self) -> str | None:
-        """Ask the child to stop, and end it. Returns the problem in words that follow its name; None if all went
-        well.
-        """
+        """Ask the child to stop, and end it. Returns the problem in words that follow its name, or None."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.ask("stop")

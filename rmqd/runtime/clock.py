@@ -84,7 +84,7 @@ async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[obje
     return True
 
 
-Ticks = dict[tuple[Clock, float], list["asyncio.Future[None]"]]  # the waits for a clock's next tick of this length
+Ticks = dict[tuple[Clock, float], list["asyncio.Future[None]"]]  # the waits for the next tick of a clock, by length
 _TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, Ticks]()
 WOKEN_AT_ONCE: Final = 50  # tasks between two turns of the event loop
 

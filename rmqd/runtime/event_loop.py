@@ -190,7 +190,7 @@ def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -
     while not is_over():
         try:
             loop.run_forever()
-        # the loop keeps exceptions of tasks, so the loop itself cannot run, for example without descriptors
+        # the loop itself cannot run, for example without file descriptors; exceptions of tasks do not arrive here
         except Exception:
             raise
         except BaseException as error:
@@ -223,9 +223,7 @@ async def _ended(tasks: set[asyncio.Task[Any]], patience_seconds: float) -> None
 
 
 def _take_note(task: asyncio.Task[Any]) -> BaseException | None:
-    """Return the exception that ended a task, or None. Reading it keeps asyncio from reporting it after the loop's
-    end.
-    """
+    """Return the exception that ended a task, or None. Reading it keeps asyncio from reporting it again."""
     return task.exception() if task.done() and not task.cancelled() else None
 
 

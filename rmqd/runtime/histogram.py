@@ -35,9 +35,7 @@ class HistogramSnapshot:
         return HistogramSnapshot(self.bounds, counts, self.sum + other.sum)
 
     def since(self, earlier: HistogramSnapshot) -> HistogramSnapshot:
-        """Return the values observed after `earlier`, a snapshot of the same histogram. A count that decreased becomes
-        0.
-        """
+        """Return the values observed after `earlier`, a snapshot of the same histogram. Counts that fell become 0."""
         if self.bounds != earlier.bounds:
             return self
         pairs = zip(self.counts, earlier.counts, strict=True)
@@ -73,7 +71,7 @@ class Histogram:
             raise ValueError(f"histogram bounds are not in ascending order: {self.bounds}")
         self._counts = [0] * (len(self.bounds) + 1)
         self._sum = 0.0
-        self._snapshot: HistogramSnapshot | None = None  # of the values so far
+        self._snapshot: HistogramSnapshot | None = None  # contains all values so far
 
     def observe(self, value: float, count: int = 1) -> None:
         """Count `value`, `count` times."""

@@ -51,8 +51,8 @@ class DelayingLoader(SourceFileLoader):
 class UnreadModule(ModuleType):
     """Runs its code when a name is read that it does not have yet.
 
-    importlib's LazyLoader would also do so for `__file__`. Libraries read that of every loaded module (Hypothesis,
-    `inspect.getmodule`), and would then fail at a module whose extra is not installed.
+    importlib's LazyLoader would also do so for `__file__`. Libraries read `__file__` of every loaded module
+    (Hypothesis, `inspect.getmodule`), and would then fail at a module whose extra is not installed.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -60,7 +60,7 @@ class UnreadModule(ModuleType):
         if name.startswith("__") or not isinstance(loader, DelayingLoader):
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         with loader.lock:
-            if loader.is_running:  # its own code asks whether it has this name
+            if loader.is_running:  # the module's own code tests whether it has this name
                 raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
             if self.__class__ is UnreadModule:  # else another thread has just run the code
                 loader.is_running = True

@@ -1,6 +1,6 @@
 """Threads for rmqd's own blocking calls: files, name lookups, imports, CPU-bound work.
 
-asyncio's default executor is left to handlers: if their calls hang there, rmqd's calls could not start. For the same
+rmqd does not use asyncio's default executor, because hanging calls of handlers may occupy all its threads. For the same
 reason the number of threads is not limited. The threads are daemon threads, so a hung call never delays the exit. An
 idle thread ends after a while.
 """
@@ -102,7 +102,7 @@ class _OwnThread(threading.Thread):
             except queue.Empty:
                 try:
                     _idle.remove(self)
-                except ValueError:  # a caller has just taken this thread from the list, or it belongs to one caller
+                except ValueError:  # another caller has just taken this thread, or it belongs to one caller
                     continue
                 return
             if work is None:

@@ -119,10 +119,10 @@ _NAMED: Final = (
     rf"((?:{SECRET_WORDS}|authorization)[\w.-]*(?:[\"']\s*[=:]|\s*%s)\s*[\"']?(?:bearer\s+|basic\s+)?)"
     r"(?!\(hidden\))([^\s,;&\"']+)"
 )
-# in a configuration also `X-Token: abc`; elsewhere a colon usually ends the name of a key, as in an error
+# a configuration may also contain `X-Token: abc`; in other texts, a colon usually ends the name of a key
 _IN_TEXT, _IN_CONFIGURATION = rf"(?i){_NAMED % '='}", rf"(?i){_NAMED % '[=:]'}"
 _CREDENTIALS: Final = r"(?i)\b((?:bearer|basic)\s+)([\w.~+/=-]{6,})"
-# An operator needs the paths of files and of object stores. Other paths, such as a webhook's, may be a key.
+# Operators need the paths of files and object stores. The path of another URL, such as a webhook's, may contain a key.
 _URL: Final = (
     r"(?P<start>\b(?!(?:file|unix|sqlite|s3\w?|gs|abfss?|wasbs?|hdfs|dbfs)://)\w[\w+.-]*://)(?P<user>[^/?#\s]*@)?"
     r"(?P<host>[^/?#\s@\"'<>]*)(?P<path>[/?#][^\s\"'<>]*)?"
@@ -132,10 +132,10 @@ _SIGNS: Final = (
     "basic",
 )  # fmt: skip  # one is in every match of both patterns
 _USER_OF_URL: Final = r"(?<=://)[^/?#\s]*@"
-_LIKE_A_KEY: Final = r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/:.]{8,}"  # not a word, a host or a path
-_MIN_CHARACTERS: Final = 4  # a shorter text occurs in too many others
-_UNIQUE_CHARACTERS: Final = 8  # a shorter one, or a number, is only a secret if it is a whole word
-_SETTING: Final = r"[+-]?[\d.]{1,7}[a-zA-Z]{0,3}|true|false|none|null"  # of options such as `max_tokens` or `token_ttl`
+_LIKE_A_KEY: Final = r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[^\s/:.]{8,}"  # matches keys, but no words, hosts or paths
+_MIN_CHARACTERS: Final = 4  # shorter texts are not hidden, because they occur in too many other texts
+_UNIQUE_CHARACTERS: Final = 8  # shorter secrets, and numbers, are only hidden as whole words
+_SETTING: Final = r"[+-]?[\d.]{1,7}[a-zA-Z]{0,3}|true|false|none|null"  # values of `max_tokens` or `token_ttl`
 known_secrets: Final[dict[str, str]] = {}
 """The replacements of this process's secrets in texts, by the secret."""
 

@@ -1,5 +1,4 @@
-"""The interface of the hosts of groups, and the parts that they share: the names of a group, the view of all processes,
-and the engine that builds consumers.
+"""The interface of the hosts of groups, and their common parts: names, the view of all processes, and the engine.
 
 The snapshots of several worker processes, and of ended consumers and processes, are merged by the rules that their
 fields declare (`runtime.figures`).
@@ -243,7 +242,7 @@ class GroupHost(Protocol):
 
     async def view(self, *, with_queues: bool = True) -> HostView:
         """Return the current state of all groups of all processes. Queues are read in slices, with turns of the event
-        loop between them, so a queue's values belong to one moment, but those of two queues may not.
+        loop between them, so the values of one queue belong to one moment, but two queues may belong to two moments.
         """
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:

@@ -1,6 +1,6 @@
-"""Compares two configurations for a reload: all changes, changes that a running group can apply, refused changes.
+"""Compares two configurations for a reload: which groups change, which of them need no restart, and refused changes.
 
-The clients of a configuration, and their replacement by the next configuration's clients.
+`ClusterClients` has the clients of the current configuration, and replaces them.
 
 A reload applies the whole new configuration, or nothing.
 """
@@ -54,7 +54,7 @@ class ReloadReport:
 
 @dataclass(frozen=True, slots=True)
 class ConfigState:
-    """A configuration and the contents of its files: `files` has certificates by cluster."""
+    """A configuration, and its `files`: the contents of certificates by cluster."""
 
     config: RootConfig
     files: Mapping[str, tuple[bytes, ...]]
@@ -67,9 +67,7 @@ class ConfigState:
         return cls(config, {name: tuple(_contents(path) for path in found if path) for name, found in paths.items()})
 
     def same_client(self, other: ConfigState, cluster: str) -> bool:
-        """Return whether one client of a cluster can serve both configurations. Its keys and TLS settings may
-        differ.
-        """
+        """Return whether one client of a cluster can serve both configurations. Keys and TLS settings may differ."""
         known = cluster in self.config.known_clusters and cluster in other.config.known_clusters
         return known and _without_security(self.options(cluster)) == _without_security(other.options(cluster))
 
@@ -195,7 +193,7 @@ change; adding one restarts the group, because it wraps every call.
 
 
 def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
-    """Return whether a running group can change from `before` to `after` without a restart. A group on Spark cannot."""
+    """Return whether a running group can apply `after` without a restart. A group on Spark cannot."""
     if after.engine == "spark":
         return False
     if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
@@ -318,7 +316,5 @@ def refused_changes(old: RootConfig, new: RootConfig) -> tuple[str, ...]:
 
 
 def config_hash(config: RootConfig) -> str:
-    """Return a short hash of a configuration, for comparisons. It is computed from the `repr`, which excludes
-    secrets.
-    """
+    """Return a short hash of a configuration, for comparisons. It uses the `repr`, which excludes secrets."""
     return hashlib.sha256(repr(config).encode()).hexdigest()[:16]

@@ -53,7 +53,7 @@ class LocalGroups:
         *,
         imports_again: bool = False,
     ) -> None:
-        """`imports_again`: the code of a group that a reload starts or rebuilds may have changed since its import."""
+        """`imports_again`: load started and rebuilt groups in worker processes, because their code may have changed."""
         self._engine = engine
         self._clock = clock
         self._monitor = monitor
@@ -61,9 +61,9 @@ class LocalGroups:
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
         self._imports_again = imports_again
-        self._apart: set[str] = set()  # groups in worker processes, because their code was imported again
+        self._apart: set[str] = set()  # groups in worker processes, because this process has imported their old code
         self._groups = self._build_groups(config, config.groups, self._clients.current)
-        self._past: list[ProcessSnapshot] = []  # the counters of the ended processes of restarted groups
+        self._past: list[ProcessSnapshot] = []  # counters of worker processes that ended when their groups restarted
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -249,7 +249,8 @@ class LocalGroups:
         first = [self._build_consumer(name, config, clients, is_apart=is_apart)]
 
         def build() -> Consumer:
-            # later consumers have the configuration at that time, which may have changed while the group ran
+            # a later consumer is built with the configuration and clients of that time, which may have changed
+            # meanwhile
             now = self._state.config, self._clients.current
             return first.pop() if first else self._build_consumer(name, *now, is_apart=name in self._apart)
 
@@ -328,7 +329,7 @@ class LocalGroups:
 
 
 def _problem(config: RootConfig, group: str, error: RmqdError) -> object:
-    """Return an error of a group as a configuration problem, with its line if known."""
+    """Return an error of a group as a problem of the configuration, with its line if known."""
     namespace = config.cluster_of(group).client.namespace
     text = without_namespace(str(error), namespace)
     if isinstance(error, FilterRefusedError):

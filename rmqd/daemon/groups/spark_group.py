@@ -1,4 +1,4 @@
-"""A group in a child process as a consumer of the daemon, and a group on Spark, whose child drives Spark.
+"""Groups that run in a child process: `ChildGroup`, and `SparkGroup`, whose child is the driver of a Spark query.
 
 The driver, its JVM and Spark's Python workers form a separate process group, so that none of them survives the driver,
 however it ends.
@@ -128,7 +128,7 @@ class ChildGroup(Generic[Child]):
             await asyncio.wait({child.reading}, timeout=ASK_SECONDS)
 
     def _shown(self, group: GroupSnapshot) -> GroupSnapshot:
-        """Return the child's last snapshot as it applies now."""
+        """Return the child's last snapshot, with the state that this process knows."""
         group = replace(group, paused=self._pauses.whole, pauses=self._pauses.scopes)
         if self._ended:
             return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
@@ -190,7 +190,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
 
     async def _serve(self, driver: SparkDriverProcess) -> None:
         """Send the driver its specification, then request snapshots until it ends."""
-        with suppress(ChildGoneError):  # the exit code, checked below, says more
+        with suppress(ChildGoneError):  # the exit code, checked below, is more informative
             await driver.ask("build", DriverSpec(self._config, self._pauses.scopes))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile

@@ -30,7 +30,7 @@ from rmqd.wire.topics import without_namespace
 
 @dataclass(frozen=True, slots=True)
 class WorkerShare:
-    """`worker` is the number of this process among `workers` processes, from 1; None in a daemon without workers."""
+    """The number of this worker, from 1, of `workers`. `worker` is None in a daemon without workers."""
 
     worker: int | None = None
     workers: int = 1
@@ -125,7 +125,7 @@ log = structlog.get_logger(__name__)
 FIRST_REST_SECONDS = 1.0
 LONGEST_SUSPENSION_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
-# A consumer ends within its shutdown timeout. This is extra time for its last commits.
+# A consumer ends within its shutdown timeout, plus this time for its last commits.
 END_GRACE_SECONDS = 10.0
 HURRY_GRACE_SECONDS = 5.0
 
@@ -182,7 +182,7 @@ class GroupSupervisor:
         self._pauses = Pauses()
         self._stop = asyncio.Event()
         self._force_stop = asyncio.Event()
-        self._following: Consumer | None = None  # requested by `restart`
+        self._following: Consumer | None = None  # the consumer that replaces the current one, set by `restart`
         self._wanted = asyncio.Event()  # set to end the current consumer, for a stop or a restart
         self._taken_over = asyncio.Event()
 
@@ -342,7 +342,7 @@ async def has_drained(
     force: Callable[[], None],
     hurry_seconds: float,
 ) -> bool:
-    """Wait for the end of a drain. After `seconds`, or at `force_stop`, call `force` and wait for `hurry_seconds` more.
+    """Wait for the end of a drain. After `seconds`, or at `force_stop`, call `force`, and wait `hurry_seconds` longer.
 
     Returns whether it has ended.
     """

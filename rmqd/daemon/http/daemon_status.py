@@ -93,7 +93,7 @@ async def status_document(view: HostView, recorder: HistoryRecorder, about: Daem
 
 
 async def as_json(document: Mapping[str, Any]) -> bytes:
-    """Return the status as JSON text. Queues are written in slices, like above."""
+    """Return the status as JSON text. Queues are written in slices, as above."""
     groups = []
     for group in document["groups"]:
         queues = [_text(found)[1:-1] async for found in slices(group["queues"])]
@@ -222,9 +222,7 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
 
 
 def _latency(histogram: HistogramSnapshot | None) -> dict[str, Any]:
-    """Return the durations of the handler's calls, in seconds. `counts` has one more entry than `bounds`, for longer
-    calls.
-    """
+    """Return the durations of the handler's calls, in seconds. The last of `counts` is for calls above all `bounds`."""
     shown = histogram or HistogramSnapshot((), (), 0.0)
     return {
         "count": shown.count,

@@ -64,7 +64,7 @@ class AccessPolicy:
         if page is not None and page.scheme in _DEFAULT_PORTS:
             default = _DEFAULT_PORTS[page.scheme]
             ports = {own_port, None if asked is None else _port(asked) or default}
-            # For configured names also accept the default port: a proxy may terminate TLS there.
+            # configured names are also accepted with the default port, because a proxy may terminate TLS there
             ports |= {default} if page.hostname in self.allowed_hosts else set()
             if (_port(page) or default) in ports:
                 return None

@@ -147,9 +147,7 @@ class HttpApi:
         return HTMLResponse(await self._page.page(status, config, opened), headers=PAGE_HEADERS)
 
     async def live(self, request: Request) -> Response:
-        """Return the page's main part, for the script that updates the page. Only the groups in `open` are
-        expanded.
-        """
+        """Return the page's main part, for the script that updates the page. Only groups in `open` are expanded."""
         status, config = await self._status(), self._config()
         opened = request.query_params.getlist("open")
         return HTMLResponse(await self._page.live(status, config, opened), headers=PAGE_HEADERS)

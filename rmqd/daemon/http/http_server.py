@@ -118,9 +118,10 @@ class LimitedProtocol(H11Protocol):
         """Close another connection if this one exceeds the limit.
 
         Connections that wait for their client, to send or to read, are closed first; of these, the one that has waited
-        longest. So a client that sends its request at once, as a probe does, gets its response before its turn to be
-        closed. New connections are spared, up to twice the limit; they make room when they are settled. Connections
-        that were already chosen do not count, although uvicorn counts them until they are lost.
+        longest. So a client that sends its request at once, as a probe does, gets its response before it could be
+        closed. New connections are not closed, up to twice the limit; when they are settled, they close others if
+        necessary. Connections that are being closed do not count here, although uvicorn counts them until they are
+        lost.
         """
         held = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one._gave_way]
         limit = connection_limit()
@@ -137,9 +138,7 @@ class LimitedProtocol(H11Protocol):
         first.transport.abort()
 
     def _settle(self, turns: int) -> None:
-        """Mark the connection as settled after this many turns of the event loop, and make room if there are too
-        many.
-        """
+        """Settle the connection after this many turns of the event loop, and make room if there are too many."""
         if turns:
             self.loop.call_soon(self._settle, turns - 1)
             return

@@ -38,7 +38,7 @@ QUEUE_LOOKS: Final = {
     "pulling": ("good", "●"),
     "waiting": ("calm", "○"),
 }
-# The terminal's own colours without white, black and yellow, so that they are readable on any background.
+# The terminal's own colours. White, black and yellow are left out, because they are unreadable on some backgrounds.
 _STYLES: Final = {"good": "green", "busy": "magenta", "held": "magenta", "bad": "bold red"}
 
 

@@ -176,7 +176,7 @@ def _buckets(histogram: HistogramSnapshot) -> list[tuple[str, float]]:
 
 
 class _LabelText(NamedTuple):
-    """The labels of a series in the order of their names. A label `state` goes between the two parts."""
+    """The labels of a series, sorted by name. A label `state` goes between the two parts."""
 
     before: str
     after: str

@@ -24,7 +24,7 @@ from rmqd.daemon.workers.worker_pool import HIDDEN_COMMAND, WorkerProcess, Worke
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, how_it_ended
 
-PATIENCE_SECONDS = 1.0  # less than the parent of `--workers` waits for its worker, which may have such a group
+PATIENCE_SECONDS = 1.0  # shorter than the same wait in the parent of `--workers`, whose workers may have such groups
 
 
 class WorkerEndedError(RmqdError):
@@ -86,7 +86,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
 
     async def apply(self, config: RootConfig) -> None:
-        """Apply a configuration in which only settings of the group differ that it can change while it runs."""
+        """Apply a configuration that changes only settings of the group that it can change while it runs."""
         self._spec = replace(self._spec, config=config.of_group(self._name))
         if self._child is not None:
             await self._child.apply(self._spec.config)
@@ -117,7 +117,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
 
 
 async def load(consumers: Iterable[Consumer]) -> None:
-    """Load the code of those that run in a worker process. If one of them cannot, end all processes.
+    """Load the code of the consumers that run in worker processes. If one of them fails, end all processes.
 
     Raises ConfigError.
     """

@@ -96,7 +96,8 @@ _Built = tuple[WorkerProcess, WorkerSpec]
 # How long a worker may run after its groups' drains, and after a forced stop, before it is killed.
 END_GRACE_SECONDS = 20.0
 HURRY_GRACE_SECONDS = 10.0
-# How often the counters of every worker are fetched, even without scrapes. A killed worker loses later counts.
+# How often the counters of every worker are fetched, even without scrapes. If a worker is killed, later counts are
+# lost.
 KEEP_SECONDS = 1.0
 
 

@@ -16,10 +16,10 @@ from structlog.typing import EventDict
 
 REPEAT_SECONDS: Final = 10.0
 MAX_REPEATED_KINDS: Final = 1_000
-MAX_ERRORS_AT_A_PLACE: Final = 20  # errors counted separately by origin; all others are counted together
+MAX_ERRORS_AT_A_PLACE: Final = 20  # origins that are counted separately; all others are counted together
 
-# The place of an error: its event name and these fields. Its other values do not matter. `problems` describe files that
-# an operator has changed, so other problems mean another change.
+# The place of an error is its event name with these fields; other fields do not matter. `problems` describes files that
+# an operator has changed, so different problems are a different error.
 _PLACE_KEYS: Final = (
     "event", "group", "topic", "broker", "queue", "address", "handler", "hook", "call", "worker", "check", "source",
     "problems",

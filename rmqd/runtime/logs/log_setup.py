@@ -29,7 +29,7 @@ from rmqd.runtime.logs.log_writer import LogWriter, escape_values, runs_the_loop
 from rmqd.runtime.plain_text import describe, text_of, traceback_of
 from rmqd.wire.topics import without_namespace
 
-# How much other code may log in the event loop's thread. A line takes about 40 µs, so this is at most a fifth of the
+# Limit for log lines of other code in the event loop's thread. A line takes about 40 µs, so this is a fifth of the
 # time.
 LINES_PER_SECOND: Final = 5_000
 LINES_AT_ONCE: Final = 10_000
@@ -94,7 +94,7 @@ class LogSettings:
         configure_logging(self.level, self.log_format, worker=self.worker, namespaces=self.namespaces)
 
 
-_SAID_BY_PARENT = {"access.refused"}  # logged once for all workers
+_SAID_BY_PARENT = {"access.refused"}  # the parent logs these events once for all workers
 
 
 def configure_logging(
@@ -275,9 +275,7 @@ def log_by_logging() -> bool:
 
 
 def _as_line(logger: object, name: str, event: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """Return the event as text, with its exception as `exc_info`, so that `logging` prints the traceback line by
-    line.
-    """
+    """Return the event as text, with its exception as `exc_info`, so that `logging` prints the traceback."""
     error = event.pop("exc_info", None)
     text = " ".join([str(event.pop("event")), *(f"{key}={value!r}" for key, value in event.items())])
     return (text,), {"exc_info": error}

@@ -37,7 +37,7 @@ def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict
     is_ours = str(event.get("logger")).startswith("rmqd.")
     for key, value in event.items():
         if key == "event" and is_ours:
-            continue  # a name for alerts, which must not change if a password is one of its words
+            continue  # an event name is used in alerts, so it must not change, even if it contains a password
         if key == "exception" and isinstance(value, str):
             event[key] = _without_middle(value)
         elif key not in _OF_A_PROGRAM:
@@ -98,7 +98,7 @@ def _without_middle(text: str) -> str:
 
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
-# A reader that has read nothing for this long counts as stuck. Until then threads wait for room; the event loop never
+# If the reader reads nothing for this long, it counts as stuck. Until then threads wait for room; the event loop never
 # waits.
 READER_PATIENCE_SECONDS: Final = 1.0
 # Several processes write to one pipe: a write of up to this size is atomic.
@@ -110,7 +110,7 @@ _RETRY_SECONDS: Final = 0.1
 class LogWriter:
     """A stream for a log handler. It writes to the unbuffered file `raw`, and any thread may use it.
 
-    `tell_dropped` is called in the writer's thread with the number of lines that are missing at this point.
+    `tell_dropped` is called in the writer's thread with the number of lines that were dropped.
     """
 
     def __init__(self, raw: io.RawIOBase, tell_dropped: Callable[[int], None]) -> None:
