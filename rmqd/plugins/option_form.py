@@ -121,7 +121,7 @@ class OptionsForm:
 
     @classmethod
     def of_function(cls, target: Callable[..., Any], place: int, expected: str) -> OptionsForm:
-        """Inspect a function of `place` arguments and perhaps options. Raises PluginFaultError if it is another one."""
+        """Inspect a function of `place` arguments and perhaps options. Raises PluginFaultError for other functions."""
         try:
             form = cls.of(target, place)
         except ValueError as error:

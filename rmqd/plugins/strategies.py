@@ -1,23 +1,18 @@
 """Loads the plugins around a handler: middleware, hooks, allocate strategies and offset stores.
 
-Middleware: functions around every call of a group's handler, in the order of the configuration.
+*Middleware* are functions around every call of a group's handler, in the order of the configuration. A middleware takes
+the batch and `call_next`, and calls this next middleware or handler with the batch. It is a function, or a class that
+is created without arguments, with a method `__call__` and optionally `start` and `stop`. It is asynchronous around an
+asynchronous handler, and synchronous around a synchronous one. Its return value is ignored, so this module checks that
+neither it nor the handler left a coroutine that was never awaited.
 
-A middleware takes the batch and `call_next`, and calls this next middleware or handler with the batch. It is a
-function, or a class that is created without arguments, with a method `__call__` and optionally `start` and `stop`. It
-is asynchronous around an asynchronous handler, and synchronous around a synchronous one. Its return value is ignored,
-so this module checks that neither it nor the handler left a coroutine that was never awaited.
+*Allocate strategies* are rmqd's own, or an entry point of `rmqd.allocate_strategies`: a function or a callable object
+with the signature of `AllocateMessageQueueStrategy`. Only the configured strategy is imported.
 
-Finds allocate strategies: rmqd's own, and others by entry point.
+*Hooks* are all entry points `rmqd.hooks` of all distributions, created once per process: an object, or a class that is
+created without arguments, with one or more of the methods `before_batch`, `after_batch` and `wants`.
 
-An entry point of `rmqd.allocate_strategies` is a function or a callable object with the signature of
-`AllocateMessageQueueStrategy`. Only the configured one is imported.
-
-Finds hooks: all entry points `rmqd.hooks` of all distributions, created once per process.
-
-An entry point is an object, or a class that is created without arguments, with one or more of the methods
-`before_batch`, `after_batch` and `wants`.
-
-Finds the class of an offset store by its entry point in `rmqd.offset_stores`, or as `module:attribute`.
+An *offset store* is a class, found by its entry point in `rmqd.offset_stores`, or as `module:attribute`.
 """
 
 from __future__ import annotations
@@ -222,7 +217,7 @@ def hooks_of(options: ConsumerOptions) -> tuple[Hook, ...]:
         return hooks
     names = [hook.name for hook in hooks]
     for name in wanted:
-        # `check_hooks` found it: it was installed after this process started, or is not installed where Spark runs
+        # the hook was installed after this process started, or is not installed where Spark runs
         if name not in names:
             problem = f"{not_installed('hook', name, names)}; restart to load a hook that was installed later"
             raise ConfigError([f"groups.{options.group}.hooks: {problem}"])

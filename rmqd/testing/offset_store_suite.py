@@ -89,7 +89,7 @@ class OffsetStoreSuite:
     async def test_who_takes_a_queue_learns_of_a_commit_that_is_under_way(
         self, former: OffsetStore, store: OffsetStore, queue: StoredQueue
     ) -> None:
-        """The commit may fail instead."""
+        """The commit may also fail."""
         await former.take(queue, "a")
         with contextlib.suppress(OffsetStoreError):
             async with former.transaction() as connection:

@@ -241,7 +241,7 @@ class RocketMQ:
         take real time, and `timeout` is in real seconds. Raises StillBusyError after it, ConfigError for invalid keys,
         and the errors of the handler's constructor, `start` or `stop`.
         """
-        __tracebackhide__ = True  # of pytest: its report begins in the test
+        __tracebackhide__ = True  # for pytest: its report begins in the test
         if not group:
             raise TypeError("run_handler() needs a group, such as group='mailer'")
         if bool(topic) == ("subscriptions" in group_keys):

@@ -60,7 +60,7 @@ def unlike(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         for member in telling:
             for difference in _differences(member, ours):
                 groups.setdefault(difference, []).append(member.client_id)
-    if len(telling) < len(snapshot.members):  # brokers know the other members from their last heartbeat
+    if len(telling) < len(snapshot.members):  # brokers report the other members by their last heartbeat
         reference = next(iter(snapshot.views.items()))
         for name, view in snapshot.views.items():
             if name != reference[0]:

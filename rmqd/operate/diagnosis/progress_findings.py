@@ -1,4 +1,4 @@
-"""Why messages wait; and the diagnosis, which applies all rules and orders the findings by urgency."""
+"""Rules that explain why messages wait, and the diagnosis: all rules, with the findings in order of urgency."""
 
 from __future__ import annotations
 

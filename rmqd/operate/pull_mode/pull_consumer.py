@@ -141,7 +141,7 @@ class PullConsumer:
         return messages
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit all messages that polls have returned, or these offsets: the first unconsumed offset of each queue.
+        """Commit all messages that polls have returned, or these offsets: by queue, the offset of the next message.
 
         Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
         """
@@ -311,7 +311,7 @@ class PullConsumer:
         return {queue: one for queue, one in assigned.items() if isinstance(one, AssignedQueue) and one.loop}
 
     def _assigned(self, queue: MessageQueue, *, is_kept: bool = True) -> AssignedQueue:
-        """Return an acquired queue. `is_kept` excludes queues that are being released. Raises PullConsumerError."""
+        """Return an acquired queue. With `is_kept`, it must not be in release. Raises PullConsumerError."""
         self._current()
         assigned = self._own().get(self._stored(queue))
         if assigned is None or (is_kept and assigned.is_releasing):
@@ -383,7 +383,7 @@ class PullConsumer:
             raise PullConsumerError(self._settings.plain(refusal))
 
     def _raise_end(self) -> None:
-        """Raise the error that has ended a task; PullConsumerError if it ended without, or with its event loop."""
+        """Raise the error that ended a task; PullConsumerError if it ended without an error, or with its event loop."""
         for task in self._tasks:
             if task.done():
                 error = None if task.cancelled() else task.exception()

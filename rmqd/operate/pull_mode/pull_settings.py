@@ -41,7 +41,7 @@ _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
-# The folders of running broadcasting consumers, and their event loops: without its loop, a consumer has ended
+# The folders of running broadcasting consumers, with their event loops. A consumer has ended if its loop has.
 _held_offsets: dict[Settings, tuple[Path, asyncio.AbstractEventLoop]] = {}
 T = TypeVar("T")
 Expression = str | Mapping[str, str]

@@ -104,7 +104,7 @@ async def first_waiting(
 
 
 async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> tuple[str, ...]:
-    """Return what the producer chose the queue by, as far as messages tell: the sharding key, else the keys."""
+    """Return the values that probably selected the queue: the message's sharding key, else its keys."""
     messages = await _waiting(client, queue, offset, MAX_SAMPLE)
     return tuple(one.properties.get(SHARDING_KEY) or one.keys or "(no key)" for one in messages)
 

@@ -211,7 +211,7 @@ def _calls_once(records: Iterable[TraceEvent]) -> tuple[TraceEvent, ...]:
 async def _traced(
     brokers: Brokers, group: str, copies: Sequence[FoundMessage], errors: dict[str, RmqdError]
 ) -> GroupTrace | None:
-    """Return what a group has done with a message; None if the message is in no topic of the group."""
+    """Return a group's progress with a message; None if the message is in no topic of the group."""
     retry, dead = RETRY_PREFIX + group, DLQ_PREFIX + group
     own = [one for one in copies if one.topic in (retry, dead) or not one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
     if not own:

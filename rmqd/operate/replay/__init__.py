@@ -1,1 +1,1 @@
-"""`rmqd replay`: a time window again, in a shadow group."""
+"""`rmqd replay`: handles the messages of a time window again, in a shadow group."""

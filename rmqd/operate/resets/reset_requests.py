@@ -3,9 +3,10 @@
 `ResetWatch` polls queues after a reset until each reaches its target or the time is over.
 
 `has_obeyed` decides whether a queue, and its owner, continue at an operator's new offset. A broker's response is not
-proof. The broker has the new offset at once. Until a pull of the group takes the reset, it answers commits with success
-and stores nothing. The pull that takes it may belong to a lost connection: then the member continues at its old offset,
-and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset `at`:
+proof. The broker has the new offset at once. Until the response to a pull reports the reset, the broker answers commits
+with success and stores nothing. That pull may belong to a lost connection: then the member continues at its old offset,
+and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset `at`, which
+proves the reset:
 
     forward    neither `at` nor the stored offset is below the target
     back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then
@@ -232,7 +233,8 @@ def _moved(
 async def _reset_one(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int | None
 ) -> dict[MessageQueue, int]:
-    """Ask a broker to store a reset of one queue; None: to the queue's current end, so that no member moves back.
+    """Ask a broker to store a reset of one queue. `offset` None is the queue's current end, so that no member moves
+    back.
 
     Returns the new offset. Raises RmqdError.
     """
@@ -268,7 +270,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
             raise OffsetResetError("another reset waits for the group's next pull")
         return {queue: target}
 
-    # a broker that pushes is asked once, about its first queue
+    # a broker that pushes resets is asked once, with its first queue
     first = {queue.broker_name: queue for queue in reversed(due)}
     asked = {queue: first[queue.broker_name] if _is_pushed(plan, queue.broker_name) else queue for queue in due}
     answers = await brokers.ask_about(dict.fromkeys(asked.values()), reset)

@@ -84,7 +84,7 @@ def _sent_back(
     group_level = options.delay_level_when_next_consume
     if decision.outcome is Outcome.ACK:
         return _ACKED
-    if decision.outcome is Outcome.AGAIN:  # no call started with it
+    if decision.outcome is Outcome.AGAIN:  # the handler was never called with this message
         return TrialDecision("retried", rest_seconds=decision.seconds)
     if (reason := given_up(retry_policy, message, decision, group_level)) is not None:
         return _given_up(reason, options)

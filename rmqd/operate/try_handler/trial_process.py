@@ -1,4 +1,4 @@
-"""The process of a tried handler, as seen by its parent: one call at a time, with a timeout, and how it ended.
+"""The process of a tried handler, as its parent uses it: one call at a time, with a timeout.
 
 The results of calls are picklable.
 """

@@ -126,7 +126,7 @@ async def _listen(
 
 @dataclass(slots=True)
 class _Lease:
-    """The lock of the batch's queue, as far as the daemon has reported it."""
+    """The lease of the batch's queue, by the daemon's last report."""
 
     valid: bool = True
 

@@ -256,9 +256,7 @@ class HandlerProcess(ChildProcess[None]):
         return outcome
 
     async def so_far(self) -> CallOutcome | None:
-        """Return the decisions of the running call so far; None if the process's event loop hangs and cannot
-        respond.
-        """
+        """Return the decisions of the running call so far; None if the process's event loop hangs."""
         with suppress(ChildGoneError, TimeoutError):
             async with asyncio.timeout(SO_FAR_SECONDS):
                 answer: CallOutcome | None = await self.ask("so_far")

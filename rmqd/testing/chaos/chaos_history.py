@@ -89,13 +89,13 @@ def histories(parts: Sequence[QueueBatch], awaits: int, *, is_async: bool) -> Se
         st.tuples(st.integers(0, 7), st.sampled_from(kinds), st.integers(0, max(awaits - 1, longest, 0))),
         max_size=min(3 * len(parts), _MAX_TURNS),
     )
-    # mostly large numbers, because a search among few messages finds less; each of them can shrink alone
+    # mostly large numbers, because a search with few messages finds less. Each number can shrink separately
     large = st.lists(st.integers(0, longest), min_size=4, max_size=4).map(max)
     return st.builds(partial(_history, parts, awaits), large, large, turns)
 
 
 def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, turns: Sequence[Turn]) -> History:
-    """Return the history of the parts up to `last` that are among the last `at_end` + 1: these turns, then the rest."""
+    """Return the history of the parts up to `last`, of the last `at_end` + 1: these turns, then the rest."""
     chosen = parts[len(parts) - 1 - at_end : last + 1] or parts[last : last + 1]
     queues = [[*ones] for _, ones in groupby(chosen, key=lambda part: part.queue)]
     next_ones, found = [0] * len(queues), list[ChaosDelivery]()
@@ -115,7 +115,7 @@ def _history(parts: Sequence[QueueBatch], awaits: int, last: int, at_end: int, t
 def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
     """Yield histories whose process dies once, and whose last message or queue is then delivered again.
 
-    It dies before the last commit, or within a part, which ran so many lines; each time in another part.
+    The process dies before the last commit, or after some lines of a part; each history kills it in another part.
     """
     once = undisturbed(parts)
     last = once[-1]

@@ -1,4 +1,5 @@
-"""A handler's memory in this process: its attributes, the variables around it, its module's. Reads and restores them.
+"""Reads and restores a handler's memory in this process: its attributes, its outer variables, and its module's
+variables.
 
 Only the author's own objects, and containers in them, are inspected. Objects of libraries, such as a connection, are
 neither read nor restored. States are compared as values, without the parts that vary in every run.
@@ -207,7 +208,7 @@ def _same(value: object) -> object:
 
 Path = tuple[object, ...]
 VARIES: Final = "(differs each time)"
-_ANY: Final = "*"  # stands for any part of a list in a path: what varies in one part varies in all
+_ANY: Final = "*"  # in a path, any element of a list: a part that varies in one element varies in all
 _KEYS: Final = (
     "(keys)"  # follows the path of a dict whose keys always vary: its values are compared like the parts of a list
 )
