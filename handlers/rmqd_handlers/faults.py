@@ -6,7 +6,7 @@ such errors. Any other error, even an unforeseen one, is a state of the counterp
 the message's fault either, because streams and lists accept any value. Redis errors are states such as full memory, a
 key of another type, or a cluster without a quorum.
 
-Errors of database drivers: their codes, and their texts without values of a body.
+`error_text` returns the text of a database driver's error without values of a body.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of
     "54000": ErrorCause.MESSAGE,  # a key that is too long for its index
     "54001": ErrorCause.MESSAGE,  # JSON that is nested too deeply
 }
-MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # also of MariaDB; needed if the driver's error class is too general
+MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # and MariaDB's; the driver's error class may be too general
     **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366), ErrorCause.MESSAGE),
     **dict.fromkeys((1406, 1411, 1644, 1690, 3140, 3819, 4025), ErrorCause.MESSAGE),
     **dict.fromkeys((1216, 1452, 1526), ErrorCause.REFERENCE),  # the last one: no partition for the row

@@ -1,6 +1,6 @@
-"""A file of lines. Several threads and processes append to it, one whole batch at a time.
+"""`jsonl`: appends messages to a file as JSON lines, synced to disk before the batch is acknowledged.
 
-`jsonl`: appends messages to a file as JSON lines, synced to disk before the batch is acknowledged.
+Several threads and processes may append to the file (`AppendFile`), one whole batch at a time.
 """
 
 from __future__ import annotations

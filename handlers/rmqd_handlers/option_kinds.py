@@ -1,15 +1,11 @@
 """Shared option types of the handlers, and the libraries and connection parameters that they need.
 
-Option types for sizes and durations, in the notation of rmqd's configuration: `256KiB`, `5s`.
-
-Libraries that only some handlers need. Each is installed with an extra, which the error names.
-
-Database URLs as options. A URL is refused if its host would contain a part of the password, or if libpq cannot parse
-it. Errors never quote it.
-
-The libpq parameters of every connection, for `postgresql` and for `sql` with psycopg.
-
-Names of column types, for options. Available without pyarrow.
+- Sizes and durations in the notation of rmqd's configuration: `256KiB`, `5s`.
+- Database URLs. A URL is refused if its host would contain a part of the password, or if libpq cannot parse it. Errors
+  never quote it.
+- The libpq parameters of every connection, for `postgresql` and for `sql` with psycopg.
+- Names of column types. These are available without pyarrow.
+- Libraries that only some handlers need. Each is installed with an extra, which the error names.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The pipelines `archive`, `select` and `per_minute`.
 
-`archive`: every message as a row with its date, for a file sink with folders by date and topic.
-
-`select`: SQL columns of the messages that match a condition.
-
-`per_minute`: counts the messages of each tag per minute, including late ones, and sends the counts as messages.
+- `archive`: every message as a row with its date, for a file sink with folders by date and topic.
+- `select`: SQL columns of the messages that match a condition.
+- `per_minute`: counts the messages of each tag per minute, including late ones, and sends the counts as messages.
 """
 
 from __future__ import annotations
@@ -146,8 +144,8 @@ def per_minute(frame: DataFrame, spark: SparkSession, options: PerMinuteOptions)
     if options.sum is not None:
         number = f.get_json_object(f.col("body").cast("string"), options.sum).try_cast("double")
         counts.append(f.sum(number).alias("sum"))
-    # A message cannot be younger than its store time. The watermark follows the latest time: otherwise one producer
-    # with a clock a day ahead would make all other messages late for a day.
+    # A message cannot be younger than its store time. The watermark follows the latest time, so without this limit one
+    # producer with a clock a day ahead would make all other messages late.
     by_producer = options.time_of == "born_timestamp"
     time = f.least("born_timestamp", "store_timestamp") if by_producer else f.col("store_timestamp")
     windows = (

@@ -1,6 +1,6 @@
 """The batch of messages that a handler receives, with its methods to decide about messages.
 
-A handler with its options, as the engines call it, and the counts of its worker processes.
+`LoadedHandler` is a handler with its options, as the engines call it.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ _last_of_run: Final = itemgetter(1)
 def entry_of(
     source: str, queue: MessageQueue, date: str, messages: Sequence[Message], size_bytes: int
 ) -> tuple[str, ManifestEntry]:
-    """Return the entry of a file, and the entry's path. The same messages always have the same paths.
+    """Return the entry of a file, and the entry's path. The same messages always get the same paths.
 
     The messages are of one date and topic, in the order of their offsets.
     """

@@ -62,7 +62,7 @@ class PostgresqlOffsets:
             name="rmqd offsets",
             configure=_read_committed,
             timeout=CONNECT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,  # then the next call connects at once, instead of after a long pause
+            reconnect_timeout=CONNECT_SECONDS,  # the next call connects at once, instead of after a long pause
         )
         await self._pool.open()
         async with self.transaction() as connection:

@@ -63,7 +63,7 @@ class Sql(RowHandler["RowTarget"]):
             if (self.table is None) == (self.statement is None):
                 raise ValueError("no destination; expected a table with columns, or a statement with parameters")
             if self.statement is not None and (self.columns or self.key or self.mode != "insert"):
-                raise ValueError("columns, mode and key need a table; a statement has parameters")
+                raise ValueError("columns, mode and key need a table; a statement takes parameters instead")
             if self.table is not None and (self.parameters or not self.columns):
                 raise ValueError("a table needs columns, not parameters")
             check_key(self.columns, self.mode, self.key, self.version)

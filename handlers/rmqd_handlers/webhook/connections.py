@@ -1,12 +1,10 @@
-"""The trusted servers, and the client's certificate.
+"""The connections of `webhook`, their TLS settings, and the meaning of a response.
 
-Kept connections, one per client, so that the cost of a call does not depend on their number.
+Connections are kept, one per client, so that the cost of a call does not depend on their number. An httpx client with
+many connections checks each of them whenever a call starts or ends. It also assigns one idle connection to several
+calls that start together, and all but one then search again: with 64 concurrent calls this is twelve times the work.
 
-An httpx client with many connections checks each of them whenever a call starts or ends. It also assigns one idle
-connection to several calls that start together, and all but one then search again: with 64 concurrent calls this is
-twelve times the work.
-
-How the status of the response settles messages, and how long a server asks to wait.
+The status of the response decides about the messages, and a header how long to wait.
 """
 
 from __future__ import annotations

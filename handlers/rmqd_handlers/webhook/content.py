@@ -1,6 +1,6 @@
-"""A keyed hash of the content. The receiver verifies the sender with it.
+"""The content of a call: unchanged bodies, rmqd's records as JSON, or CloudEvents 1.0.
 
-The content of a call: bodies as they are, rmqd's records as JSON, or CloudEvents 1.0.
+A keyed hash of the content lets the receiver verify the sender.
 """
 
 from __future__ import annotations

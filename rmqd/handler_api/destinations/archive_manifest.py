@@ -103,7 +103,7 @@ def merged(entries: Sequence[ManifestEntry], file: str, size_bytes: int) -> Mani
 
 
 def stem_of(first: int, last: int, identity: str) -> str:
-    """Return the name of an entry without its ending. The name of its file ends with the same text."""
+    """Return the stem of the name of an entry. The name of the Parquet file ends with the same stem."""
     return f"{first:020}-{last:020}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
@@ -117,7 +117,7 @@ def offsets_in(stem: str) -> Run | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchManifest:
-    """A batch of a pipeline. From when its manifest exists, its files only have to be moved to the archive."""
+    """A batch of a pipeline. Once its manifest exists, its files only have to be moved to the archive."""
 
     version: int
     staged: str

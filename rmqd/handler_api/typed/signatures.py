@@ -1,12 +1,7 @@
-"""`rmqd.handler`, and the inspection of functions and their annotations that all plugins share.
+"""`rmqd.handler`, which marks a typed handler, and the inspection of callables and their annotations.
 
-The types in the annotations of a function's parameters.
-
-Inspects callables: functions, methods, partials, classes and objects with `__call__`.
-
-Handlers, decoders and all other plugins use this module, so that they accept the same forms.
-
-`rmqd.handler`: marks a function as a handler of decoded bodies.
+Handlers, decoders and all other plugins are inspected here, so that they accept the same forms: functions, methods,
+partials, classes and objects with `__call__`.
 """
 
 from __future__ import annotations
@@ -125,7 +120,7 @@ def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, 
 def options_parameter(target: Callable[..., Any], place: int) -> inspect.Parameter | None:
     """Return the parameter for the options: the one called `options`, or the one at `place` if it has no default.
 
-    `place` counts from 0; the parameters before it have other arguments. A default is the author's own value.
+    `place` counts from 0; the parameters before it have other arguments. A parameter with a default keeps its default.
     """
     bound = target.keywords if isinstance(target, functools.partial) else {}
     parameters = [one for one in parameters_of(target) if one.name not in bound]
