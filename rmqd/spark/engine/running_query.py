@@ -1,7 +1,7 @@
 """A group's streaming query, for an event loop: start it, pause it, wait for it, end it, and report its failure.
 
-Each call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM. The report
-of a failure is one line.
+Each call to Spark blocks until the JVM answers, so it runs in a thread, which has one connection to the JVM. A failure
+is reported in one line.
 
 A micro-batch must not start while the group is paused, stopping or being moved (`BatchGate`). The query's source runs
 in another process, so it checks a file: while the file exists, no micro-batch starts. Each method of the gate creates

@@ -1,10 +1,10 @@
 """The source of a group on Spark, for handlers and pipelines: its subscriptions, start offsets and commits.
 
-Commits never overwrite another member's or operator's offset; the driver handles those.
+`WatchedOffsets` never overwrites an offset of another member or an operator, because the driver decides about it.
 
-The driver sees the end of a micro-batch, and passes its duration to the source, which sizes the next one. The source
-runs in a separate process, and learns of a batch's end only when the next one is due, which with a trigger of a minute
-is up to a minute later. So the driver writes the duration into the folder of the pause file.
+`BatchTimes` passes the duration of each micro-batch from the driver to the source, which sizes the next batch. The
+source runs in a separate process. It learns that a batch has ended only when the next one is due, up to a minute later
+with a trigger of a minute. So the driver writes the duration to the folder of the pause file.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class WatchedOffsets(GroupOffsets):
 FETCH_INTERVAL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
 PULLS_UNDER_WAY: Final = 8
 DRAIN_PART: Final = (
-    4  # a batch should take at most 1/4 of shutdown_timeout, because a stop may have to wait for all of it
+    4  # a batch should take at most 1/4 of shutdown_timeout, because a stop may have to wait for a whole batch
 )
 
 

@@ -1,9 +1,7 @@
-"""The source whose tasks run a group's handler: a task pulls its range of a queue, and handles it.
+"""The query of a group with a handler: executors handle ranges of queues, and the driver receives their outcomes.
 
-It is the format `rmqd_handler`, used only by `handler_query`. It returns one row for each range: the range's outcome.
-It chooses ranges, and commits offsets, like the format `rocketmq`.
-
-The query of a group with a handler: executors handle ranges of queues, and the driver receives their outcomes.
+Its source is the format `rmqd_handler`. A task of the source pulls its range of a queue, handles it, and returns one
+row: the outcome of the range. Ranges are chosen, and offsets committed, as in the format `rocketmq`.
 """
 
 from __future__ import annotations

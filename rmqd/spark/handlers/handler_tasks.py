@@ -1,13 +1,12 @@
-"""A callback before the end of Spark's Python worker processes, which run no exit handlers.
-
-Spark closes a worker's pipe, whereupon pyspark.daemon ends the process with `os._exit`, and sends SIGHUP at the same
-time. Before each task, pyspark.daemon sets the default action of SIGHUP, which ends the process. So the signal is
-blocked here, and a thread waits for it.
-
-A group's handler in one of Spark's Python worker processes: started once, it handles range after range.
+"""A group's handler in one of Spark's Python worker processes: started once, it handles range after range.
 
 Spark calls it in the process's main thread, one task at a time. The handler, its slots and the connections run in an
 event loop in another thread, so that a handler's background work continues between tasks.
+
+`at_worker_end` calls a function before a worker process ends, because these processes run no exit handlers. Spark
+closes a worker's pipe, whereupon pyspark.daemon ends the process with `os._exit`, and sends SIGHUP at the same time.
+Before each task, pyspark.daemon sets the default action of SIGHUP, which ends the process. So the signal is blocked
+here, and a thread waits for it.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ def handler_process(spec: GroupSpec, key: str) -> TaskHandler:
 
 
 class TaskLease:
-    """The lease of a queue on Spark. It is always valid: Spark runs one task for a range, and no locks are needed."""
+    """The lease of a queue on Spark. It is always valid, because Spark runs only one task for a range."""
 
     valid = True
 

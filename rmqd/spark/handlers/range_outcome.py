@@ -1,9 +1,10 @@
-"""The outcome of a range of a queue that an executor handled: the only row that its task returns. No I/O.
+"""The outcome of a range of a queue that an executor handled, and the sizes of micro-batches. No I/O.
 
-Sizes micro-batches so that each lasts a few seconds, and the rate limit is kept. No I/O.
+A `RangeOutcome` is the only row that a task returns.
 
-Short batches are good for a stop, which waits for the current batch, and for a crash, which repeats the last batch.
-Long batches are good for throughput: Spark takes about 200 ms for each, and 2 s on a busy machine.
+`Pace` sizes micro-batches so that each lasts a few seconds, and the rate limit is kept. Short batches are good for a
+stop, which waits for the current batch, and for a crash, which repeats the last batch. Long batches are good for
+throughput: Spark takes about 200 ms for each, and 2 s on a busy machine.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ OnBatch = Callable[[int, list[RangeOutcome]], None]
 
 TARGET_SECONDS: Final = 2.0
 GROWTH: Final = 8
-LATE: Final = 2  # a batch is late after so many times the target
-CAREFUL_GROWTH: Final = 2  # growth limit if the last batch took too long, and the cause is unknown
+LATE: Final = 2  # a batch is late if it takes this many times the target
+CAREFUL_GROWTH: Final = 2  # limit of growth after a batch that took too long for an unknown reason
 LARGEST: Final = 10_000_000
 _MEMORY: Final = 0.6  # weight of a batch relative to the next batch
 _MIN_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
@@ -128,7 +129,7 @@ class Pace:
         self._costs.learn(count, seconds)
         fits = self._costs.fit(self._target)
         if fits < self._size or (is_late and self._costs.own_seconds is not None):
-            # after a late batch, use half of the fitting size every other time: the comparison shows the cause
+            # after a late batch, every other batch has half the fitting size: the comparison shows the cause
             self._halves = is_late and not self._halves
             if is_late or seconds > self._target:
                 self._size = max(self._least, min(fits, self._size * CAREFUL_GROWTH) // (2 if self._halves else 1))

@@ -1,6 +1,6 @@
 """One range of a queue, from its first pull until each of its messages is acknowledged, sent back or dead-lettered.
 
-The pulls of one range in the handler's event loop, on the executor that handles the range.
+`RangePulls` pulls the range in the handler's event loop, on the executor that handles the range.
 
 Pulls are sent when there is room for their messages, and responses are taken in the queue's order. `range_plan` decides
 what to pull and what responses mean; this module sends and waits.
@@ -210,7 +210,7 @@ class RangeRun:
                 await asyncio.sleep(self._options.pull_interval_seconds)
 
     def _leave(self, reset_to: int) -> None:
-        """Finish only the messages that handlers have, because the queue continues elsewhere."""
+        """Finish only the messages that handlers have, because an operator reset the queue to another offset."""
         queue, offset = str(self._range.queue), self.queue.next_offset
         log.warning("spark.queue_reset", queue=queue, offset=offset, reset_to=reset_to)
         self.reset_to = reset_to

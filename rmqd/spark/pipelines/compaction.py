@@ -60,7 +60,7 @@ _DAY_MS: Final = 24 * 3600 * 1000
 _RECORD: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})")
 _COMPACTED: Final = "compacted-"
 _ENDING: Final = ".parquet"
-_MAX_FILES: Final = 1000  # limit for one chunk; readers see no file of it until all are renamed
+_MAX_FILES: Final = 1000  # limit for one chunk; until all files of a chunk are renamed, readers see none of them
 _SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they are
 
 
@@ -141,7 +141,7 @@ def chunks_of(
 
 
 def _stem_in(name: str) -> str:
-    """Return the part of a file's name that is also the name of its entry."""
+    """Return the stem of a file's name: the name of the file's entry in the manifest, without its ending."""
     return "-".join(name.removesuffix(_ENDING).split("-")[-3:])
 
 
@@ -207,7 +207,7 @@ class CompactedBatches:
         return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
 
     def delete_outdated(self, now_ms: int) -> None:
-        """Delete outdated records: of a query's day-old records all but the highest."""
+        """Delete records of a query that are a day old, except the highest."""
         facts = self._staging.facts(self._path)
         old = self._recorded(
             path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < now_ms - _DAY_MS
@@ -219,13 +219,13 @@ class CompactedBatches:
 
     @staticmethod
     def _recorded(names: Iterable[str]) -> list[tuple[str, int]]:
-        """Return the records in order, the highest one of a query last."""
+        """Return the records in order. The highest record of a query comes last."""
         found = filter(None, map(_RECORD.fullmatch, names))
         return sorted((one["query"], int(one["batch"])) for one in found)
 
 
 class Compactions:
-    """The compactions of one folder, on a driver."""
+    """The compactions of one folder. For use on a driver."""
 
     def __init__(self, folder: Any, staging: Any) -> None:
         """Both are a `HadoopFolder`; tests use folders without a JVM."""

@@ -6,7 +6,7 @@ the batch, and the files are moved. If the driver crashes before the manifest, t
 has seen any of its files. If it crashes after the manifest, the moves continue, even if the query would now return
 other rows.
 
-Also `rmqd spark compact`: merges small files of such an archive, while its group keeps writing.
+`compact_archive` (`rmqd spark compact`) merges small files of such an archive, while its group keeps writing.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ class ParquetSink:
                         self._staging.delete(manifest.staged)
 
     def _take_back(self, batch: MicroBatch, ours: str, manifests: list[str]) -> list[str]:
-        """Discard the previous plan of this batch, and all later batches. Return their files in the folder.
+        """Discard this batch's previous plan, and all later batches. Return the files in the folder that they wrote.
 
         Raises RmqdError if compaction merged some of their rows with other rows.
         """
@@ -242,7 +242,7 @@ class ParquetSink:
     def _see_one_file_system(self) -> None:
         here, there = self._folder.local_path, self._staging.local_path
         if bool(here) != bool(there):
-            raise ConfigError([f"{self._staging.url} must be on the file system of {self._folder.url}, to move files"])
+            raise ConfigError([f"{self._staging.url} and {self._folder.url} must be on the same file system"])
         if here and os.path.isdir(here) and os.path.isdir(there) and os.stat(here).st_dev != os.stat(there).st_dev:
             raise ConfigError(
                 [

@@ -1,12 +1,10 @@
-"""The micro-batch that a pipeline's sink receives.
+"""The micro-batch that a pipeline's sink receives, and its message counts.
 
-Reports how many messages a pipeline's tasks lost, in an extra row that pipelines do not see.
+Unlike the executors of a handler, a pipeline's executors report nothing to rmqd. So Spark's progress reports contain
+the counts (`observed`, `outcomes_of`).
 
-A source's task can return only rows. So the rows have an additional column, which is null for messages.
-
-Message counts of a pipeline's micro-batches, taken from Spark's progress reports.
-
-Unlike the executors of a handler, a pipeline's executors report nothing to rmqd.
+A source's task can return only rows. So it reports lost messages in an extra row (`with_lost_row`), with an additional
+column that is null for messages. Pipelines do not see that row and column.
 """
 
 from __future__ import annotations

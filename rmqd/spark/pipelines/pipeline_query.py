@@ -1,8 +1,6 @@
 """The streaming query of a group with a pipeline: source, pipeline function and sink.
 
-The data sources of a pipeline: the rows of its group, and the sink of a topic. Used only by `pipeline_query`.
-
-The sinks of pipelines, by format. Each writes one micro-batch at a time, on the driver.
+Each sink writes one micro-batch at a time, on the driver. `make_sink` chooses it by format.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The sink `delta`: rows of a Delta Lake table, appended or merged by key, each batch exactly once.
+"""The sinks `delta` and `jdbc`. `delta` appends rows to a Delta Lake table, or merges them by key, each batch exactly
+once.
 
 Delta Lake stores a query's last batch in each commit (`txnAppId`, `txnVersion`), and silently skips a batch that is
 not later, without running its plan. That would lose the state of a stateful query, and the rows after a checkpoint was
 reset to an earlier batch. So each commit also names its batch in `userMetadata`, which the first batch after a start
 checks.
 
-The sink `jdbc`: rows of a table, at least once, or exactly once if a column names the batch of each row.
+`jdbc` inserts rows at least once, or exactly once if a column names the batch of each row.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CONF: Final = (
 _SOURCE: Final = "rmqd_batch"
 _LATEST: Final = "rmqd_latest"
 _ROW: Final = "rmqd_row"
-_LOOKED_THROUGH: Final = 100  # commits; includes the sink's own last commit unless others wrote 100 since
+_LOOKED_THROUGH: Final = 100  # commits, from the newest; includes the sink's last commit unless others wrote 100 since
 _NOT_FOR_THIS_SPARK: Final = tuple(
     f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
 )
@@ -168,7 +169,7 @@ class DeltaTable:
     def _last_of_each_key(self, frame: DataFrame) -> DataFrame:
         if not self._sink.order_by:
             return frame
-        # among rows with equal order the last one in its partition counts, which is the last one in its queue
+        # among rows with equal order, the last row of a partition counts, which is the last in its queue
         frame = frame.withColumn(_ROW, monotonically_increasing_id())
         newest = [*(col(_quoted(name)).desc_nulls_last() for name in self._sink.order_by), col(_ROW).desc()]
         of_key = Window.partitionBy(*map(_quoted, self._sink.keys)).orderBy(*newest)
@@ -242,7 +243,7 @@ class JdbcTable:
         """Insert a batch's rows, after deleting rows that an earlier attempt inserted."""
         if self._column:
             name = f"{batch.query}/{batch.number}"
-            if self._may_be_repeated:  # only the first batch of a query may already have rows in the table
+            if self._may_be_repeated:  # only the first batch of a query may be a repeated one
                 self._ask(lambda connection: self._forget(connection, name))
             frame = frame.withColumn(self._column, lit(name))
         frame.write.format("jdbc").options(**self._options, **self._types()).mode("append").save()

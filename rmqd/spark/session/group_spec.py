@@ -1,6 +1,6 @@
 """A group on Spark: its configuration, sent to driver and executors, and the session of its driver.
 
-A driver process has one session, with the properties that every group needs.
+`build_session` starts the only session of a driver process, with the properties that every group needs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DEFAULTS: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
-    # how long stopping a query waits for it; without, a hanging task would delay the end for good
+    # how long stopping a query waits for the query; without this limit, a hanging task would delay the end forever
     "spark.sql.streaming.stopTimeout": f"{STOP_SECONDS}s",
 }
 # a driver in the same process as its executors need not be reachable from other machines

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEFT_MS: Final = 24 * 3600 * 1000  # writes of small files take seconds; the clocks of hosts may differ by hours
-# does not match files that `_replace` puts aside, which may be the only copies
+LEFT_MS: Final = 24 * 3600 * 1000  # age of an abandoned file: writes take seconds, but clocks may differ by hours
+# excludes the files that `_replace` renamed aside, which may be the only copies
 _TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
 EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
@@ -235,7 +235,7 @@ def _told(what: str, path: str, work: Callable[[], T]) -> T:
 
 @contextlib.contextmanager
 def java_errors(what: str) -> Iterator[None]:
-    """Raise an error of the JVM as an RmqdError, in one line after `what`."""
+    """Raise errors of the JVM as RmqdErrors on one line, which starts with `what`."""
     try:
         yield
     except Py4JJavaError as error:

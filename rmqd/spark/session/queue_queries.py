@@ -1,6 +1,6 @@
-"""Queries that only Spark needs, and the answers of brokers and name servers for many queues.
+"""Queries of many queues that only Spark needs, and their answers.
 
-Requests to a broker: pending resets, offsets by time, message sizes, creating a retry topic.
+Requests to brokers find pending resets, offsets by time and message sizes, and create retry topics.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ SAMPLE_MESSAGES: Final = 64
 async def pending_reset(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, offset: int
 ) -> int | None:
-    """Return the pending reset of a group's queue, which is at `offset`; None if there is none.
+    """Return the new offset of a pending reset, or None. `offset` is the group's current offset in the queue.
 
     Brokers of 5.x keep a reset until a pull fetches it. They report it only once.
     """

@@ -1,11 +1,10 @@
-"""Parsing of options in Spark's `load()` and `save()`, and parsers that both use. No I/O.
-
-Spark passes all values as text, and all names in lower case.
-
-Access to RocketMQ for Spark processes: name servers, keys and TLS, from options or from a group's configuration.
+"""Access to RocketMQ for Spark processes: name servers, keys and TLS, from options or from a group's configuration.
 
 Spark shows options in plans, in its UI and in its event logs. So options contain only references to secrets, and each
 process, on the driver and on executors, resolves them itself. No other I/O.
+
+`GivenOptions` reads the options of `load()` and `save()`. Spark passes all values as text, and all names in lower
+case.
 """
 
 from __future__ import annotations

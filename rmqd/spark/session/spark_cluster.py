@@ -3,10 +3,10 @@
 Spark calls sources synchronously, in processes that it forks and reuses. A client is created on first use, and kept for
 the next batch; a process forked later creates its own.
 
-A query asks for the ends of its queues every 100 or 200 ms, even when idle: for a topic with 1,000 queues that would be
-10,000 requests a second. So the broker is asked once for all queues of a topic. Some brokers refuse requests about a
-topic (access control, a proxy), and are asked for each queue. Only masters are asked about a topic; a slave is asked
-about a queue, if its answer is acceptable.
+A query needs the ends of its queues every 100 or 200 ms, even when idle. One request for each of 1,000 queues would be
+10,000 requests a second. So one request asks a broker for all queues of a topic. If a broker refuses requests about a
+topic (access control, a proxy), it is asked about each queue. Only masters are asked about a topic. A slave is asked
+about a single queue, if an answer that lags is acceptable.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ class Cluster:
                 self._singly_since[key] = time.monotonic()
             if isinstance(error, (*AWAY, BrokerError, ProtocolError)):
                 return queues
-            answers.failed.update(dict.fromkeys(queues, error))  # the broker would not answer for each queue either
+            answers.failed.update(dict.fromkeys(queues, error))  # single queues would not be answered either
             return []
         (table,) = told.found.values()
         answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})

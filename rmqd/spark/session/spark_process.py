@@ -72,7 +72,7 @@ def settle_worker_garbage() -> None:
 def reason_first() -> Iterator[None]:
     """Make Spark show the text of an RmqdError instead of a traceback. Also a decorator.
 
-    Spark reads an environment variable of the process, which ends with the error.
+    Spark reads an environment variable of the process that raised the error.
     """
     try:
         yield

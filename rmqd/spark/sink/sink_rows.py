@@ -1,12 +1,10 @@
 """The sink's options and columns, checked together before anything is sent. No I/O.
 
-For a stream, Spark also passes its own options.
+`rows_of` converts each row of an Arrow batch to a message.
 
-Converts rows to messages: one message for each row of an Arrow batch.
+If a sink rejects a row of a pipeline, `places_of` finds the message that the row was read from.
 
-The message that a pipeline's row was read from. A sink names the message if it rejects the row.
-
-A pipeline keeps the message's place in the column `_place`, which no sink stores, or in columns of the source.
+The place of the message is in the column `_place`, which no sink stores, or in columns of the source.
 """
 
 from __future__ import annotations

@@ -62,9 +62,9 @@ def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
     """Return the bytes from each start to before its end as `binary`. `data` is any buffer.
 
     Each start must not be before the previous end. Slices of equal length and distance, as in similar messages, are
-    columns of a table, which numpy copies twice as fast as Arrow. For other slices, Arrow's arrays have no gaps between
-    their values; so an array is created over both wanted and unwanted bytes in turn, and Arrow copies every second
-    value.
+    columns of a table, which numpy copies twice as fast as Arrow. For other slices, an Arrow array is created whose
+    values are the wanted and the unwanted bytes in turn, because its values must be adjacent. Arrow then copies every
+    second value.
     """
     rows = len(starts)
     if not rows:
@@ -123,7 +123,7 @@ _ENTRY_END: Final = ord(ENTRY_END)
 
 
 class PropertyArrays:
-    """Created once for a batch of stored properties (`binary`). `map` has all of them, `column` one property."""
+    """The properties of a batch of messages. `map` has all of them, `column` one property."""
 
     def __init__(self, raw: pa.Array) -> None:
         split = _split(raw)
@@ -198,9 +198,9 @@ def _split(raw: pa.Array) -> _Split | None:
 def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     """Split messages with the same names, whose values have the same lengths; None for other messages.
 
-    Such entries form a table. The bytes between the values must be equal to the first message's, which contain all
-    of its separators; a separator inside a value would be an additional one. Raises ArrowInvalid and
-    UnicodeDecodeError if something is not UTF-8.
+    Such entries form a table. The bytes between the values must be the same as in the first message, and contain all
+    separators: an additional separator would be inside a value. Raises ArrowInvalid and UnicodeDecodeError if something
+    is not UTF-8.
     """
     size, rows = int(bounds[1] - bounds[0]), len(bounds) - 1
     if not size or (np.diff(bounds) != size).any():
@@ -210,7 +210,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     if first is None:
         return None
     starts, ends, value_ends = (each.tolist() for each in first[1:])
-    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # the parts between values
+    fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # the bytes between the values
     for start, end in fixed:
         if column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
             return None

@@ -2,7 +2,7 @@
 
 `range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on.
 
-A blocking connection from an executor to a broker, with several pulls in flight.
+`PullConnection` is a blocking connection from an executor to a broker, with several pulls in flight.
 
 Spark reads synchronously, in one process for each core: an event loop in a second thread would only compete with the
 building of batches. While a batch is built, the broker writes the next responses into the socket's buffer.
@@ -169,7 +169,7 @@ class RangePuller:
         return self._plan.lost
 
     def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
-        """Yield the responses with messages, each with its wanted offsets, from the first to before the last."""
+        """Yield the responses with messages, each with the first wanted offset and the offset after the last one."""
         try:
             while self._plan.more:
                 found: list[tuple[FramedReply, int, int]] = []

@@ -1,10 +1,6 @@
-"""The progress of a query: the ends of the queues, and the end of its next batch.
+"""The progress of a query: the ends of the queues, the end of its next batch, and its lag.
 
 Brokers may not answer while others do. A query continues without their queues.
-
-The share of a backlog that one batch takes. No I/O.
-
-The lag of a streaming query, from Spark's progress. No I/O.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@ It contains no interpreter. Its `bin/python` is a launcher that starts the node'
 version, with `lib` first on the path. So the archive can be unpacked anywhere, and a node without a suitable Python
 reports that.
 
-The files of a packed environment: rmqd, distributions with plugins, their dependencies, and single modules.
+`packed_files` finds its files: rmqd, distributions with plugins, their dependencies, and single modules.
 
-The files are taken from the environment of this program, so executors run the code that was tested here. The module
-only reads the installed files.
+The files are copied from the environment of this program, so executors run the code that was tested here.
 """
 
 from __future__ import annotations
@@ -138,7 +137,7 @@ def packed_files(
 def _installed() -> dict[str, Distribution]:
     found: dict[str, Distribution] = {}
     for distribution in importlib.metadata.distributions():
-        found.setdefault(_normal(distribution.name), distribution)  # the first on the path is imported
+        found.setdefault(_normal(distribution.name), distribution)  # Python imports the first one on the path
     return found
 
 

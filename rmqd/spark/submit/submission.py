@@ -1,6 +1,6 @@
 """Submits a group to a cluster: writes the files for spark-submit into a folder, runs it, and stops it gracefully.
 
-The command line of spark-submit for `rmqd spark submit`. No I/O.
+`Submission` has the command line of spark-submit.
 
 Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helper
 processes for Python sources are started by the same path, so the driver's folder contains the same launcher: Spark
@@ -52,7 +52,7 @@ def find_spark_submit(spark_home: str = "") -> str:
 
 
 def write_folder(submission: Submission, folder: Path) -> None:
-    """Write the files that the command names, readable only for this user: they contain the configured passwords."""
+    """Write the files that the command line names. Only this user can read them, because they contain passwords."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     (folder / MAIN).write_text(_MAIN_PROGRAM)
     _write_private(folder / ORDER, pickle.dumps(submission.spec))

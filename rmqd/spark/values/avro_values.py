@@ -97,7 +97,7 @@ def _check_records(schema: Any) -> None:
 
 
 def _avro_kind(schema: Any) -> ColumnKind:
-    """Convert a schema in which fastavro has replaced names by their definitions, as far as they do not recur."""
+    """Convert a schema in which fastavro has replaced names by their definitions, except in recursive records."""
     if isinstance(schema, list):
         others = [member for member in schema if member != "null"]
         if len(others) != 1:

@@ -25,7 +25,7 @@ API: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0
 ACCEPTED: Final = "expected http://HOST:PORT of RocketMQ's schema registry"
 _KEPT_SCHEMAS: Final = 1024
-_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # access, load and failures: bodies may be good
+_OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # access, load, failures: no fault of a body
 _LONG_STATUS: Final = re.compile(r"HTTP/1\.[01] ([0-9]{4,})")
 
 

@@ -1,13 +1,13 @@
 """Records the meaning of the values in a table's order columns. Values of different meaning cannot be compared.
 
 A pipeline describes a column in the metadata `rmqd.order`, in which `{topics}` stands for the group's topics. The
-record is in a table next to the sink's table, for all groups that write there, and contains the topics of all of them.
-The transaction of a batch holds a shared lock on it, so it changes only between batches.
+record is in a table next to the sink's table. It serves all groups that write to that table, and contains the topics of
+all of them. The transaction of a batch holds a shared lock on the record, so the record changes only between batches.
 
-Offsets of two topics are not comparable, which is harmless if no key is in both. The record cannot know that. It
-assumes that an additional topic has other keys, and that a topic which replaces others has the same keys.
+Offsets of two topics are not comparable, which is harmless if no key is in both. The record does not show the keys. So
+an additional topic is assumed to have other keys, and a topic that replaces others to have the same keys.
 
-The tasks of the sink `postgresql`: copy rows to the staging table.
+`RowCopy` is the function of the sink's tasks, which copies rows to the staging table.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class OrderColumns:
         return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
     def _joining(self, name: str, kind: OrderColumn, there: str) -> str:
-        """Return the additional remedy if only the topics differ, or an empty string."""
+        """Return an additional remedy if only the topics differ; empty otherwise."""
         if (joined := kind.joined(there)) is None:
             return ""
         where = {"target": self.statements.table, "column_name": name, "kind": there}

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-# lock timeout of optional cleanup; the connection of a lost task can lock its staging table for minutes
+# lock timeout of optional cleanup, because the connection of a lost task can lock its staging table for minutes
 LOCK_SECONDS: Final = 5
 
 

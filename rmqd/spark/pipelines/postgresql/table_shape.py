@@ -1,6 +1,6 @@
 """Connections to PostgreSQL through psycopg, and its errors in one line, without passwords.
 
-A table as PostgreSQL describes it, and whether rows of a schema fit it.
+`TableShape` is a table as PostgreSQL describes it, and checks whether rows of a schema fit it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,8 @@ def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
 def create_once(connection: Connection[tuple[Any, ...]], table: str, *statements: str) -> bool:
     """Create a table if it is missing, in a transaction. Return whether it was missing.
 
-    Only creating it needs the CREATE privilege. A lock, because concurrent attempts to create a table fail.
+    Only creating it needs the CREATE privilege. The transaction takes a lock, because concurrent attempts to create a
+    table fail.
     """
     if exists(connection, table):
         return False
@@ -118,7 +119,7 @@ def one_line(error: BaseException) -> str:
 
 
 _MICROSECONDS: Final = 6  # digits of Spark's timestamps
-# by type of the table: Spark's types whose values it rounds
+# Spark's types whose values the table rounds, by the type of the table's column
 _ROUNDED: Final = {
     "date": ("timestamp", "timestamp_ntz", "string"),
     "real": ("int", "bigint", "double", "decimal", "string"),

@@ -1,9 +1,8 @@
-"""The SQL of the sink `postgresql` for rows that may be deletions. No I/O.
+"""The SQL of the sink `postgresql`. No I/O.
 
-A deleted key leaves no row in the table that could be compared with an older change. So a second table keeps the keys
-of deletions and their order columns: an older row of the key is skipped, a later row replaces the deletion.
-
-The SQL of the sink `postgresql`. No I/O.
+`Deletions` is for rows that may be deletions. A deleted key leaves no row in the table that could be compared with an
+older change. So a second table keeps the keys of deletions and their order columns: an older row of the key is skipped,
+and a later row replaces the deletion.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Deletions:
         )
 
     def lock(self) -> str:
-        """Serialize the groups that write to the table, so that no group misses an uncommitted deletion of another."""
+        """Serialize the groups that write to the table, so that no group misses a deletion of another."""
         return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
 
     def move(self, epoch: int, part: range | None = None) -> str:
