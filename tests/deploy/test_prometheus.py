@@ -57,7 +57,7 @@ def test_every_rule_leads_to_its_section_of_the_runbook() -> None:
     for rule in rules():
         name = rule["alert"]
         assert rule["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
-        assert re.findall(r"^\*\*([A-Za-z ]+)\.\*\*", by_name[name], re.MULTILINE) == [
+        assert re.findall(r"^\*\*([A-Za-z ]+)\.?\*\*", by_name[name], re.MULTILINE) == [
             "Meaning",
             "Confirm",
             "Do",
