@@ -1,6 +1,7 @@
-"""An unavailable counterpart: a batch is retried in place for a while, and then waits in its queue.
+"""Errors of a handler's counterpart (a database, a server): when to retry in place, wait in the queue, or give up.
 
-Messages that can never be written as they are, and how they are settled.
+While the counterpart is unavailable, a batch is retried in place for a while, and then waits in its queue. A message
+that can never be written is settled as `on_invalid` specifies.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Literal, TypeVar
 
 from rmqd import Batch, Message
-from rmqd_handlers.message_values import InvalidBodyError, Opened
+from rmqd_handlers.message_values import InvalidBodyError, ParsedMessage
 from rmqd_handlers.option_kinds import option
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ MAX_SECONDS: Final = 2.0
 
 
 class AwayError(Exception):
-    """The counterpart answers but asks for time: no new attempt for at least `wait_seconds`.
+    """The counterpart answers, but requests a pause of at least `wait_seconds` before the next attempt.
 
     `is_attempt`: whether the attempt counts anyway, because the options say so.
     """
@@ -110,12 +111,12 @@ def refuse(batch: Batch, message: Message, why: object, on_invalid: OnInvalid) -
         batch.ack(message)
 
 
-def valid(batch: Batch, make: Callable[[Opened], T], on_invalid: OnInvalid) -> list[tuple[Message, T]]:
+def valid(batch: Batch, make: Callable[[ParsedMessage], T], on_invalid: OnInvalid) -> list[tuple[Message, T]]:
     """Return each message with the result of `make`. If it raises InvalidBodyError, `on_invalid` decides instead."""
     made = []
     for message in batch:
         try:
-            made.append((message, make(Opened(message))))
+            made.append((message, make(ParsedMessage(message))))
         except InvalidBodyError as error:
             refuse(batch, message, error, on_invalid)
     return made
@@ -133,7 +134,7 @@ def adopt(batch: Batch, trial: Batch) -> None:
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:
-    """Acknowledge the written messages, that is all undecided ones, if others of the batch are retried or `waiting`.
+    """Acknowledge the written messages (all undecided ones) if other messages of the batch are retried or `waiting`.
 
     In an orderly group, undecided messages after a retried message are handled again with it, and would be written
     twice.

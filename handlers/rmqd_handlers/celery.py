@@ -15,7 +15,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from rmqd import Batch
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, as_text, parse_value
+from rmqd_handlers.message_values import InvalidBodyError, MessageValue, ParsedMessage, as_text, parse_value
 from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, need, option
 
 
@@ -143,7 +143,7 @@ class Celery:
             await try_again(lambda: self._send(tasks), (OperationalError,), self._options.retry_for, "celery")
             acknowledge_written(batch)
 
-    def _task(self, opened: Opened) -> CeleryTask:
+    def _task(self, opened: ParsedMessage) -> CeleryTask:
         task_id = self._options.task_id.required(opened, ", which is used as the id of its task")
         return CeleryTask(
             as_text(task_id),

@@ -1,10 +1,8 @@
 """Values of messages for handlers: expressions, decimals, and a message as a line of JSON.
 
-Decimals for columns with a fixed number of digits: up to 38, as in Arrow and Spark.
-
-A message as one line of JSON: the format that `jsonl` writes and `exec` passes on.
-
-Values of a message, named by expressions: `$.order.id` in a JSON body, `msg_id`, `properties.colour`.
+Expressions name the values: `$.order.id` in a JSON body, `msg_id`, `properties.colour`. Decimals are for columns with a
+fixed number of digits: up to 38, as in Arrow and Spark. `jsonl` writes a message as one line of JSON, and `exec` passes
+it on.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pydantic import BeforeValidator
 from rmqd import Message
 
 MAX_DIGITS: Final = 38
-_WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default has 28
+_WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 digits
 
 
 def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:
@@ -33,7 +31,7 @@ def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:
     """
     try:
         made = number.quantize(Decimal(1).scaleb(-scale), context=_WIDEST)
-    except InvalidOperation:  # more digits than any decimal has
+    except InvalidOperation:  # more than 38 digits
         return None
     return made if made == number and len(made.as_tuple().digits) <= precision else None
 
@@ -81,7 +79,7 @@ class InvalidBodyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The meaning of an expression. Calling it with an `Opened` message returns the value; None if it is missing."""
+    """The meaning of an expression. Calling it with a message returns the value; None if it is missing."""
 
     text: str
     """The expression in the options."""
@@ -89,7 +87,7 @@ class Value:
     """Keys and indexes into the body's JSON; None for a field of the message."""
     of_property: str | None = None
 
-    def __call__(self, opened: Opened) -> Any:
+    def __call__(self, opened: ParsedMessage) -> Any:
         """Raises InvalidBodyError if the expression is a path and the body is not JSON."""
         if self.path is not None:
             return _follow(opened.document(), self.path)
@@ -97,7 +95,7 @@ class Value:
             return opened.message.properties.get(self.of_property)
         return field_of(opened.message, self.text)
 
-    def required(self, opened: Opened, why: str = "") -> Any:
+    def required(self, opened: ParsedMessage, why: str = "") -> Any:
         """Return the value, or raise InvalidBodyError if it is missing; `why` continues its text."""
         if (value := self(opened)) is None:
             raise InvalidBodyError(f"the message has no {self.text}{why}")
@@ -109,7 +107,7 @@ class Value:
         return self.text in TIMESTAMPS
 
 
-class Opened:
+class ParsedMessage:
     """A message whose body is parsed at most once."""
 
     __slots__ = ("_document", "_is_parsed", "message")

@@ -1,9 +1,7 @@
-"""The script that adds a batch. Scripts are atomic: other clients never see half of a batch.
+"""The handler `redis`: a batch is one call of a script.
 
-A script that fails keeps its earlier changes. So an entry is added before its mark is set, and no mark exists without
-its entry.
-
-The handler `redis`: a batch is one call.
+Scripts are atomic: other clients never see half of a batch. But a script that fails keeps its earlier changes. So an
+entry is added before its mark is set, and no mark exists without its entry.
 """
 
 from __future__ import annotations
@@ -18,7 +16,15 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from rmqd import Batch
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid, acknowledge_written, try_again, valid
-from rmqd_handlers.message_values import InvalidBodyError, MessageValue, Opened, Value, as_bytes, as_text, parse_value
+from rmqd_handlers.message_values import (
+    InvalidBodyError,
+    MessageValue,
+    ParsedMessage,
+    Value,
+    as_bytes,
+    as_text,
+    parse_value,
+)
 from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, need, option
 
 if TYPE_CHECKING:
@@ -169,7 +175,7 @@ class RedisHandler:
             )
             acknowledge_written(batch)
 
-    def _entry(self, opened: Opened) -> RedisEntry:
+    def _entry(self, opened: ParsedMessage) -> RedisEntry:
         former = mark = ""
         if self._options.remember:
             value = self._options.remember_by(opened)
@@ -177,7 +183,7 @@ class RedisHandler:
             mark = f"{opened.message.identity}:{former}"
         return RedisEntry(mark, former, tuple(self._parts(opened)))
 
-    def _parts(self, opened: Opened) -> list[bytes | str]:
+    def _parts(self, opened: ParsedMessage) -> list[bytes | str]:
         if self._options.mode != "stream":
             return [as_bytes((self._options.value or BODY).required(opened))]
         parts: list[bytes | str] = []
@@ -213,7 +219,7 @@ class RedisHandler:
                 await self._client.connection_pool.disconnect()  # new connections may reach the new master
                 raise
             except LostError:
-                # in a cluster: the node may have failed, and other nodes know the new owner of the key
+                # in a cluster, the node may have failed, and other nodes know the key's new owner
                 self._client = self._home
                 raise
             except MovedError as error:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from rmqd import AlreadyHandled, Batch, Message
 from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, adopt, refuse, trial_of, try_again, valid
 from rmqd_handlers.faults import ErrorCause
-from rmqd_handlers.message_values import Opened, Value, number_in
+from rmqd_handlers.message_values import ParsedMessage, Value, number_in
 from rmqd_handlers.option_kinds import option
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def check_key(columns: Mapping[str, Value], mode: str, key: Sequence[str], versi
 
 
 def rows_of(
-    batch: Batch, parts: Mapping[str, Callable[[Opened], Any]], key: Sequence[str], on_invalid: OnInvalid
+    batch: Batch, parts: Mapping[str, Callable[[ParsedMessage], Any]], key: Sequence[str], on_invalid: OnInvalid
 ) -> list[tuple[Message, Row]]:
     """Return the row of each message, with its parts in order. Decides about messages that cannot be rows.
 
@@ -114,7 +114,7 @@ class WriteTarget(Protocol):
     """A table as the database describes it, or a statement."""
 
     @property
-    def parts(self) -> Mapping[str, Callable[[Opened], Any]]:
+    def parts(self) -> Mapping[str, Callable[[ParsedMessage], Any]]:
         """The values of a row, by name."""
 
     @property

@@ -36,7 +36,7 @@ _QUEUE_ID: Final = 0
 _SEPARATOR: Final = "@"
 
 
-def timer_out_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
+def timer_delivery_ms(properties: Mapping[str, str], now_ms: int, settings: BrokerSettings) -> int | None:
     """Return the second when a message with one of REQUESTED is due, in milliseconds since 1970; None if it has passed.
 
     Raises Refusal if the time is too far ahead or invalid, or if the message recalls another one and the time has
@@ -79,7 +79,8 @@ def _illegal(settings: BrokerSettings) -> Refusal:
 class TimerMessageStore:
     """Timer messages by their due time. The journal has a row for each.
 
-    A message with TIMER_DEL_UNIQKEY is never delivered, nor are messages of its second with this key.
+    A message with TIMER_DEL_UNIQKEY is a recall. It is not delivered, and neither is the message with this key that is
+    due in the same second.
     """
 
     def __init__(self, store: MessageStore, settings: BrokerSettings, journal: Journal) -> None:
@@ -96,18 +97,20 @@ class TimerMessageStore:
             self._add(int(offset), int(due_ms), key)
         store.keep(self._needed_from)
 
-    def hold(self, message: StoredMessage, out_ms: int) -> tuple[PutResult, StoredMessage]:
+    def hold(self, message: StoredMessage, delivery_ms: int) -> tuple[PutResult, StoredMessage]:
         """Store a message until its due time. Returns it as stored. Raises like MessageStore.put."""
         properties = {
             **message.properties,
-            names.TIMER_OUT_MS: str(out_ms),
+            names.TIMER_OUT_MS: str(delivery_ms),
             names.REAL_TOPIC: message.topic,
             names.REAL_QUEUE_ID: str(message.queue_id),
         }
-        encode_properties(_delivered(properties, out_ms, out_ms))  # the message must still fit when it is delivered
+        encode_properties(
+            _delivered(properties, delivery_ms, delivery_ms)
+        )  # the message must still fit when it is delivered
         waiting = replace(message, topic=TIMER_TOPIC, queue_id=_QUEUE_ID, properties=properties)
         stored = self._store.put(waiting)
-        due_ms = out_ms + PRECISION_MS
+        due_ms = delivery_ms + PRECISION_MS
         key = properties.get(names.TIMER_DEL_UNIQKEY, "")
         self._journal.put(
             JournalKind.TIMER, str(stored.queue_offset), f"{due_ms}{_SEPARATOR}{key}" if key else str(due_ms)
@@ -194,7 +197,7 @@ class DelayedDelivery(Protocol):
         """Deliver due messages, up to a number. Returns how many were due. Raises Refusal like MessageStore.put."""
 
 
-class Scheduled(NamedTuple):
+class ScheduledMessage(NamedTuple):
     """The position of a stored message, and the message as stored: delayed with another topic and more properties."""
 
     result: PutResult
@@ -230,7 +233,7 @@ class ScheduleMessageService:
         """Add another source of delayed deliveries."""
         self._deliveries.append(delivery)
 
-    def put(self, message: StoredMessage) -> Scheduled:
+    def put(self, message: StoredMessage) -> ScheduledMessage:
         """Store a message. It is delayed if its properties have a delay level or a time.
 
         Raises like MessageStore.put, and Refusal if the time is too far ahead, and ProtocolError if the level is
@@ -240,12 +243,12 @@ class ScheduleMessageService:
         if names.DELAY in properties and (level := delay_level(properties)) > 0:
             return self._delay(message, min(level, len(self._delays_ms)))
         if not REQUESTED.isdisjoint(properties) and message.topic != TIMER_TOPIC:
-            out_ms = timer_out_ms(properties, self._now_ms(), self._settings)
-            if out_ms is not None:
-                held = Scheduled(*self._timers.hold(message, out_ms))
-                self.wake_for(out_ms + PRECISION_MS)
+            delivery_ms = timer_delivery_ms(properties, self._now_ms(), self._settings)
+            if delivery_ms is not None:
+                held = ScheduledMessage(*self._timers.hold(message, delivery_ms))
+                self.wake_for(delivery_ms + PRECISION_MS)
                 return held
-        return Scheduled(self._store.put(message), message)
+        return ScheduledMessage(self._store.put(message), message)
 
     def next_due(self) -> float | None:
         """Return the time when the next message is due, in seconds since 1970; None if none waits."""
@@ -283,7 +286,7 @@ class ScheduleMessageService:
             except TimeoutError:
                 pass
 
-    def _delay(self, message: StoredMessage, level: int) -> Scheduled:
+    def _delay(self, message: StoredMessage, level: int) -> ScheduledMessage:
         properties = {key: value for key, value in message.properties.items() if key not in REQUESTED}
         properties |= {
             names.DELAY: str(level),
@@ -294,7 +297,7 @@ class ScheduleMessageService:
         due_ms = self._now_ms() + self._delays_ms[level - 1]
         stored = self._store.put(waiting, tags_code=due_ms)
         self.wake_for(due_ms)
-        return Scheduled(stored, waiting)
+        return ScheduledMessage(stored, waiting)
 
     def wake_for(self, due_ms: int) -> None:
         """Wake `run` for a delivery at this time, in milliseconds since 1970."""

@@ -87,7 +87,7 @@ async def _run(options: EmbeddedOptions) -> int:
             async with embedded.embedded_rocketmq(options) as rocketmq:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
                 _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)
-                _warn_of_strangers(options.host)
+                _warn_if_exposed(options.host)
                 event_loop.settle_garbage_collection()
                 await stop.wait()
     except (OSError, RmqdError) as error:
@@ -96,7 +96,7 @@ async def _run(options: EmbeddedOptions) -> int:
     return ExitCode.OK
 
 
-def _warn_of_strangers(host: str) -> None:
+def _warn_if_exposed(host: str) -> None:
     with contextlib.suppress(ValueError):  # a host name
         if ip_address(host).is_loopback:
             return

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from rmqd.client.brokers import Brokers
     from rmqd.client.group_reader import MemberReport
     from rmqd.client.instance import ClientInstance
-    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks
-    from rmqd.operate.dead_letters.dead_letter_replay import Plan, ReplayOutcome
+    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, LetterMarks
+    from rmqd.operate.dead_letters.dead_letter_replay import DeadLetterPlan, ReplayOutcome
     from rmqd.operate.queries.message_queries import FoundMessage
 
 _MAX_KINDS: Final = 20
@@ -43,7 +43,7 @@ _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms
 
 
 def _why(letter: dict[str, Any]) -> str:
-    """Return the reason, after the exception's class and first line if it has one: retries end for many reasons."""
+    """Return the reason and, in front of it, the exception if there is one: many letters have the same reason."""
     reason, lines = letter["reason"] or "-", (letter["exception"] or "").splitlines()
     told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")[:_MAX_ERROR]
     return reason if not told or reason in told else f"{told} ({reason})"
@@ -93,15 +93,15 @@ class LetterOptions:
         )
 
 
-async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callable[[str], Marks]:
+async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callable[[str], LetterMarks]:
     """Return a function that reads the marks of a group's settled dead letters. Both raise RmqdError.
 
     The group's name is as brokers know it.
     """
     await client.cluster_id.learn(may_write=False)
 
-    def read(group: str) -> Marks:
-        marks = dead_letter.Marks(target.state_dir, group)
+    def read(group: str) -> LetterMarks:
+        marks = dead_letter.LetterMarks(target.state_dir, group)
         marks.use_identity(client.identity(group))
         marks.load()
         return marks
@@ -182,7 +182,7 @@ class _Selection:
     target: ClusterTarget
     group: str
     name: str
-    marks: Marks
+    marks: LetterMarks
     choice: DeadLetterFilter
 
     @classmethod
@@ -190,9 +190,11 @@ class _Selection:
         """Return the selected letters, with marks that are not yet read. Raises InvalidNameError."""
         choice, target = letters.filter(), cluster.target(group)
         name = check_group(target.wrapped(group))  # the name becomes a folder's name
-        return cls(target, group, name, dead_letter.Marks(target.state_dir, name), choice)
+        return cls(target, group, name, dead_letter.LetterMarks(target.state_dir, name), choice)
 
-    async def plan(self, client: ClientInstance, *, to_write: bool) -> tuple[Brokers, Plan, dict[str, RmqdError]]:
+    async def plan(
+        self, client: ClientInstance, *, to_write: bool
+    ) -> tuple[Brokers, DeadLetterPlan, dict[str, RmqdError]]:
         """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
@@ -206,7 +208,7 @@ class _Selection:
         self.marks.load()
         return brokers, *await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
-    def lines(self, plan: Plan, purpose: str = "") -> list[str]:
+    def lines(self, plan: DeadLetterPlan, purpose: str = "") -> list[str]:
         """Return the first lines of a plan: the chosen letters by reason and topic."""
         width = len(str(max(plan.reasons.values(), default=0)))
         kinds = plan.reasons.most_common()
@@ -244,7 +246,7 @@ def replay(
     selection = _Selection.of(cluster, letters, group)
     target = selection.target
 
-    async def make(client: ClientInstance) -> tuple[Plan, list[MemberReport], dict[str, RmqdError]]:
+    async def make(client: ClientInstance) -> tuple[DeadLetterPlan, list[MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
         who, unasked = await dead_letter_replay.receivers(brokers, selection.name)
         return plan, who, {**errors, **unasked}
@@ -265,12 +267,12 @@ def replay(
     more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
     more += [f"rmqd: {count(len(outcome.failed), 'message')} failed"] if outcome.failed else []
     errors = {**unasked, **outcome.errors}
-    if outcome.sent:  # the cluster can be reached, at least partly
+    if outcome.sent:  # at least one broker was reachable
         more, errors = [*(f"rmqd: {where}: {error}" for where, error in errors.items()), *more], {}
     end_for_errors(errors, [target.options.namespace], more)
 
 
-def _replay(selection: _Selection, plan: Plan, who: list[MemberReport], rate: float) -> ReplayOutcome:
+def _replay(selection: _Selection, plan: DeadLetterPlan, who: list[MemberReport], rate: float) -> ReplayOutcome:
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: ClientInstance) -> ReplayOutcome:
@@ -292,7 +294,7 @@ def _replay(selection: _Selection, plan: Plan, who: list[MemberReport], rate: fl
         fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
 
 
-def _replay_lines(selection: _Selection, plan: Plan, who: list[MemberReport], rate: float) -> list[str]:
+def _replay_lines(selection: _Selection, plan: DeadLetterPlan, who: list[MemberReport], rate: float) -> list[str]:
     lines = selection.lines(plan)
     if any(one.orderly for one in who):
         way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
@@ -318,7 +320,7 @@ def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
     return lines
 
 
-def _replayed(group: str, plan: Plan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
+def _replayed(group: str, plan: DeadLetterPlan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
     return {
         "group": group,
         "topic": retry_topic(group),
@@ -367,7 +369,7 @@ def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOp
     end_for_errors({**unasked, **errors}, [target.options.namespace])
 
 
-def _purged(group: str, plan: Plan, purged: int) -> dict[str, Any]:
+def _purged(group: str, plan: DeadLetterPlan, purged: int) -> dict[str, Any]:
     return {
         "group": group,
         "chosen": plan.chosen,
@@ -379,7 +381,7 @@ def _purged(group: str, plan: Plan, purged: int) -> dict[str, Any]:
 
 
 async def _purge(
-    client: ClientInstance, plan: Plan, selection: _Selection, progress: CommandProgress
+    client: ClientInstance, plan: DeadLetterPlan, selection: _Selection, progress: CommandProgress
 ) -> tuple[int, dict[str, RmqdError]]:
     purged, errors = 0, dict[str, RmqdError]()
     with progress:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rmqd.client.group_reader import TopicLag
     from rmqd.client.instance import ClientInstance
     from rmqd.config.model.group_model import GroupConfig
-    from rmqd.operate.resets.reset_plan import Goal, OffsetChange, Scope
+    from rmqd.operate.resets.reset_plan import OffsetChange, QueueSelection, ResetGoal
 
 _QUEUES: Final[Columns] = ("topic", "broker", "queue", "committed", "min", "max", "lag", ("age", "lag_seconds"))
 
@@ -73,7 +73,7 @@ def reset(
     if len(topics) > 1 and not all_topics:
         several = f"{group} has the topics {', '.join(topics)}; name one of them, or use --all-topics"
         raise typer.BadParameter(several, param_hint="TOPIC")
-    changes = [_change(target, group, one, goal, reset_plan.Scope(broker, queue)) for one in topics]
+    changes = [_change(target, group, one, goal, reset_plan.QueueSelection(broker, queue)) for one in topics]
     offset_changes.change_offsets(
         cluster, target, changes, wait_seconds=wait_seconds, confirmation=confirmation, as_list=all_topics
     )
@@ -98,7 +98,7 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
     return topics
 
 
-def _change(target: ClusterTarget, group: str, topic: str, goal: Goal, scope: Scope) -> OffsetChange:
+def _change(target: ClusterTarget, group: str, topic: str, goal: ResetGoal, scope: QueueSelection) -> OffsetChange:
     """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
     configured = _configured(target, group)
     if configured is not None and configured.message_model == "broadcasting":
@@ -106,17 +106,17 @@ def _change(target: ClusterTarget, group: str, topic: str, goal: Goal, scope: Sc
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
-def _goal(to: str | None, skip: int | None) -> Goal:
+def _goal(to: str | None, skip: int | None) -> ResetGoal:
     if (to is None) == (skip is None):
         raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
     if skip is not None:
-        return reset_plan.Goal("skip", skip)
+        return reset_plan.ResetGoal("skip", skip)
     assert to is not None
     if to in ("first", "last"):
-        return reset_plan.Goal("first" if to == "first" else "last")
+        return reset_plan.ResetGoal("first" if to == "first" else "last")
     if re.fullmatch(r"[0-9]{1,18}", to, re.ASCII):
-        return reset_plan.Goal("offset", int(to))
-    return reset_plan.Goal("time", moment_ms(to, "--to", ", or first, last, or an offset"))
+        return reset_plan.ResetGoal("offset", int(to))
+    return reset_plan.ResetGoal("time", moment_ms(to, "--to", ", or first, last, or an offset"))
 
 
 def restore(
@@ -142,7 +142,9 @@ def restore(
     ):
         raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}
-    change = _change(target, backup.group, backup.topic, reset_plan.Goal("exact", offsets=offsets), reset_plan.Scope())
+    change = _change(
+        target, backup.group, backup.topic, reset_plan.ResetGoal("exact", offsets=offsets), reset_plan.QueueSelection()
+    )
     offset_changes.change_offsets(cluster, target, [change], wait_seconds=wait_seconds, confirmation=confirmation)
 
 

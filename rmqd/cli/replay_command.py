@@ -81,7 +81,7 @@ def replay(
         confirmation.ask([f"{shown.shadow} will be removed from the brokers"], as_json=cluster.as_json)
         ours.ask(lambda client: replay_run.refuse_second_run(client, plan))
         raise typer.Exit(_end(ours, folder, plan))
-    passed = 0 if is_new else ours.ask(lambda client: replay_run.handled(client, plan))
+    passed = 0 if is_new else ours.ask(lambda client: replay_run.count_handled(client, plan))
     if cluster.as_json and confirmation.dry_run:
         say_json(_document(shown, passed))
         raise typer.Exit
@@ -136,7 +136,7 @@ async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder)
     await replay_run.refuse_second_run(client, plan)
     if not plan.is_begun:
         folder.write(plan)
-        await replay_run.make(client, plan)
+        await replay_run.create_shadow_group(client, plan)
         folder.write(plan.begun())
 
 
@@ -183,7 +183,7 @@ class _ProgressPrinter:
 
 def _end(ours: OwnGroup, folder: ReplayFolder, plan: ReplayPlan) -> int:
     """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
-    end_for_errors(ours.ask(lambda client: replay_run.remove(client, plan)), [ours.options.namespace])
+    end_for_errors(ours.ask(lambda client: replay_run.remove_shadow_group(client, plan)), [ours.options.namespace])
     folder.end()
     return ExitCode.OK
 

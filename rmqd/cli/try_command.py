@@ -24,7 +24,7 @@ with lazily():
     from rmqd.operate.try_handler import trial_process
 
 if TYPE_CHECKING:
-    from rmqd.operate.try_handler.selection import Chosen
+    from rmqd.operate.try_handler.selection import ChosenMessages
     from rmqd.operate.try_handler.trial import BisectResult
     from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
     from rmqd.wire.messages.message import CorruptMessage, Message
@@ -282,7 +282,7 @@ def try_group(
     raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
 
 
-def _try(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, reporter: TrialReporter) -> int:
+def _try(ours: OwnGroup, chosen: ChosenMessages, trial: HandlerTrial, reporter: TrialReporter) -> int:
     import asyncio
 
     async def run() -> None:
@@ -302,7 +302,7 @@ def _try(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, reporter: TrialRep
     return ExitCode.FAILURE if reporter.failures or trial.at_end else ExitCode.OK
 
 
-def _bisect(ours: OwnGroup, chosen: Chosen, trial: HandlerTrial, lie_in: str, *, as_json: bool) -> int:
+def _bisect(ours: OwnGroup, chosen: ChosenMessages, trial: HandlerTrial, lie_in: str, *, as_json: bool) -> int:
     import asyncio
 
     size = ours.options.consume_message_batch_max_size

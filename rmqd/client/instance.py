@@ -31,7 +31,7 @@ from rmqd.wire.topics import unwrap_namespace
 
 log = structlog.get_logger(__name__)
 
-SETTLE_SECONDS = 8.0  # after this time, every rmqd client has sent a heartbeat to a broker that returned
+SETTLE_SECONDS = 8.0  # when a broker returns, every rmqd client has sent it a heartbeat within this time
 
 
 class Replicas:
@@ -61,11 +61,11 @@ class Replicas:
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
     def by_preference(self, addresses: Iterable[str]) -> list[str]:
-        """Return the addresses by preference: with an older connection, without one, and down."""
+        """Sort addresses: connected for a while, then connected recently or not at all, then down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 
     def is_new(self, address: str) -> bool:
-        """Return whether there is no connection, or one so new that other clients may not have connected yet."""
+        """Return whether there is no connection, or only a new one: other clients may not have connected yet."""
         connection = self._remoting.connected(address)
         return connection is None or self._remoting.clock.monotonic() - connection.made_at < SETTLE_SECONDS
 
@@ -160,7 +160,7 @@ class ClientInstance:
         self.heartbeat.beat_soon()
 
     def identity(self, group: str, *, replay: str = "") -> Identity:
-        """Name a group completely; `group` as brokers know it. The cluster is known as soon as its routes are."""
+        """Return the group's full identity; `group` as brokers know it. The cluster is known once its routes are."""
         options, cluster = self.options, self.cluster_id.id or self.cluster_id.name
         namespace = "+".join(filter(None, (options.namespace, options.namespace_v2)))
         return Identity(cluster, namespace, unwrap_namespace(group, options.namespace), replay=replay)
@@ -180,7 +180,7 @@ class ClientInstance:
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
-        if group in self._memberships:  # it was registered again, and brokers may have processed that first
+        if group in self._memberships:  # registered again meanwhile; brokers may process the two requests in any order
             self.heartbeat.beat_soon()
 
     async def connection(self, address: str) -> RemotingConnection:
@@ -188,17 +188,18 @@ class ClientInstance:
 
         It is opened, and a heartbeat sent, if necessary. Raises RmqdError, at once if the address is down.
         """
-        self.remoting.breakers.check_answers(address)
+        self.remoting.breakers.check_responding(address)
         connection = self.remoting.connected(address) or await self.remoting.connection(address)
         if not self.heartbeat.is_known_on(connection):
             await self.heartbeat.beat_address(address)
         return connection
 
     def offset_request(self, queue: MessageQueue) -> asyncio.Semaphore:
-        """Hold this during a request for a queue's offsets. It limits them to OFFSET_REQUESTS at once for its broker.
+        """Return a semaphore to hold during a request for a queue's offsets: at most OFFSET_REQUESTS for each broker.
 
-        The others wait without a deadline. Otherwise a group with thousands of queues would send all requests at once.
-        A busy machine cannot read so many responses before their deadlines, and all requests would be repeated.
+        Further requests wait without a deadline. Without the limit, a group with thousands of queues would send all
+        requests at once. A busy machine cannot read so many responses before their deadlines, and all requests would be
+        repeated.
         """
         broker = self.routes.endpoint(queue)
         return self._offset_requests.setdefault(broker, asyncio.Semaphore(OFFSET_REQUESTS))
@@ -261,7 +262,8 @@ class ClientInstance:
     async def _unregister_at(self, address: str, group: str) -> None:
         try:
             async with self.clock.timeout(UNREGISTER_DEADLINE_SECONDS):
-                # a heartbeat in flight may name the group; processed after the unregister, it would add the group again
+                # a heartbeat in flight may name the group. If the broker processed it after the unregister, it would
+                # add the group again
                 await self.heartbeat.settled(address)
                 if self.remoting.connected(address) is None:
                     return
@@ -274,7 +276,7 @@ class ClientInstance:
                 log.warning("group.not_unregistered", group=group, address=address, reason=str(error))
 
     async def _get_route(self, topic: str) -> TopicRouteData:
-        """Ask for a topic's route. Groups learn of no queue before the cluster's id is known, which names records."""
+        """Return a topic's route. Groups get it only once the cluster's id is known, because records contain the id."""
         route = await self.name_servers.get_route(topic)
         if self._memberships:
             await self.cluster_id.learn()

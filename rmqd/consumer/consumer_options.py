@@ -16,7 +16,7 @@ from rmqd.client.client_options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.handler_api.leases.lease_opening import StoreName
 from rmqd.offset_stores import OffsetStore
-from rmqd.runtime.value_kinds import Duration, HookNames, Share, Size, Text, Whole, key, with_kinds
+from rmqd.runtime.value_kinds import Duration, HookNames, Integer, Share, Size, Text, key, with_kinds
 
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
@@ -65,7 +65,7 @@ class CircuitOptions:
     """When the group stops calling its handler, so that a failing service does not use up its messages' attempts."""
 
     consecutive: int = key(
-        0, "consecutive failed calls within window that open the circuit, 0 to 10000; 0: never", Whole(0, 10_000)
+        0, "consecutive failed calls within window that open the circuit, 0 to 10000; 0: never", Integer(0, 10_000)
     )
     ratio: float = key(
         0.0,
@@ -166,7 +166,7 @@ class GroupKeys:
         "the installed hooks that the group uses, for every batch and as filters: all | none | [NAME, ...]",
         HookNames(),
     )
-    consume_message_batch_max_size: int = key(1, "maximum number of messages in a batch, 1 to 1024", Whole(1, 1024))
+    consume_message_batch_max_size: int = key(1, "maximum number of messages in a batch, 1 to 1024", Integer(1, 1024))
     consume_message_batch_max_wait_seconds: float = key(
         0.0,
         "a duration, 0s to 5m: how long the oldest message waits for a full batch; 0s: it does not wait",
@@ -182,20 +182,20 @@ class GroupKeys:
         -1,
         "N: N+1 attempts, then the dead letters; -1: 16 in concurrent and pop groups, no limit in orderly groups and "
         "with order_by",
-        Whole(0, 2**31 - 1, also=(-1,), meaning="for Java's default"),
+        Integer(0, 2**31 - 1, also=(-1,), meaning="for Java's default"),
     )
     auto_commit: bool = key(
         True, "orderly groups: commit when the handler returns; false: batch.commit() and batch.rollback() decide"
     )
     delay_level_when_next_consume: int = key(
-        0, "delay level of a retry; 0: the broker decides (3 + times); -1: directly to the dead letters", Whole(-1)
+        0, "delay level of a retry; 0: the broker decides (3 + times); -1: directly to the dead letters", Integer(-1)
     )
     suspend_current_queue_time_seconds: float = key(
         1.0,
         "a duration, 10ms to 30s: how long an orderly queue, or a value of order_by, is suspended before a retry",
         Duration("10ms", "30s"),
     )
-    pull_batch_size: int = key(32, "messages requested in one pull, 1 to 1024", Whole(1, 1024), live=True)
+    pull_batch_size: int = key(32, "messages requested in one pull, 1 to 1024", Integer(1, 1024), live=True)
     pull_interval_seconds: float = key(
         0.0,
         "a duration, 0s to 65535ms: delay after each pull that returned messages",
@@ -203,7 +203,7 @@ class GroupKeys:
         live=True,
     )
     pull_threshold_for_queue: int = key(
-        1000, "a queue with more cached messages than this is not pulled, 1 to 65535", Whole(1, 65535), live=True
+        1000, "a queue with more cached messages than this is not pulled, 1 to 65535", Integer(1, 65535), live=True
     )
     pull_threshold_size_for_queue_bytes: int = key(
         100 << 20,
@@ -214,7 +214,7 @@ class GroupKeys:
     pull_threshold_for_topic: int = key(
         -1,
         "cached messages of a topic, shared by its queues in this process, 1 to 6553500; -1: no limit",
-        Whole(1, 6_553_500, also=(-1,), meaning="for no limit"),
+        Integer(1, 6_553_500, also=(-1,), meaning="for no limit"),
         live=True,
     )
     pull_threshold_size_for_topic_bytes: int = key(
@@ -227,7 +227,7 @@ class GroupKeys:
         2000,
         "maximum distance between the lowest and highest cached offset, and maximum number of handled messages "
         "after an unfinished one; beyond it a queue is not pulled, 1 to 65535",
-        Whole(1, 65535),
+        Integer(1, 65535),
         live=True,
     )
     persist_consumer_offset_interval_seconds: float = key(
@@ -242,7 +242,7 @@ class GroupKeys:
         Duration("0s"),
     )
     pull_rate_limit: int = key(
-        0, "maximum messages per second; 0: no limit; changeable while the group runs", Whole(0), live=True
+        0, "maximum messages per second; 0: no limit; changeable while the group runs", Integer(0), live=True
     )
     max_body_size_bytes: int = key(
         16 << 20,
@@ -256,9 +256,14 @@ class GroupKeys:
         Duration("5s", "300s"),
         live=True,
     )
-    pop_batch_nums: int = key(32, "messages requested in one pop, 1 to 32 (consume_mode: pop)", Whole(1, 32), live=True)
+    pop_batch_nums: int = key(
+        32, "messages requested in one pop, 1 to 32 (consume_mode: pop)", Integer(1, 32), live=True
+    )
     pop_threshold_for_queue: int = key(
-        96, "a queue with more unacknowledged messages than this is not popped (consume_mode: pop)", Whole(1), live=True
+        96,
+        "a queue with more unacknowledged messages than this is not popped (consume_mode: pop)",
+        Integer(1),
+        live=True,
     )
     on_corrupt_message: OnCorruptMessage = key(
         "stop", "a message that cannot be decoded: stop the queue before it, dead-letter it, or skip it", live=True

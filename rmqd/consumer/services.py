@@ -1,4 +1,4 @@
-"""Interfaces: of a group's parts that differ by consume mode and message model, and of a group for the daemon."""
+"""Interfaces: of the parts of a group that depend on consume mode and message model, and of a group for the daemon."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ class Ownership:
     timeouts = 0
     """How many waits for a queue's previous owner ended in a timeout."""
 
-    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+    async def on_member_list(self, address: str, client_ids: Collection[str]) -> None:
         """Called with the members that one broker lists now."""
 
     def on_members_changed(self) -> None:
@@ -248,8 +248,8 @@ class Ownership:
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Release the locks of members that no longer exist, if this kind of ownership uses locks."""
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
-        """Return when the queue may be consumed. `lost` is called at once if ownership ends before `release`.
+    async def acquire(self, queue: MessageQueue, on_lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+        """Return when the queue may be consumed. `on_lost` is called at once if ownership ends before `release`.
 
         A previous owner may need `notice_seconds` to notice that another member waits. Returns False after a timeout; a
         previous owner may then still hold the queue.
@@ -270,7 +270,7 @@ class Ownership:
         """
 
     def holds(self, queue: MessageQueue) -> bool:
-        """Return whether an acquired queue may be consumed now. Only orderly groups can lose that for a while."""
+        """Return whether an acquired queue may be consumed now. Only orderly groups can lose this right for a while."""
         return True
 
     async def run(self) -> None:
@@ -313,7 +313,7 @@ class Consumer(Protocol):
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
         """Return the group's state and figures. Never raises, and may be called before and after `run`. Cheap without
-        the queues, of which there may be thousands.
+        the queues. There may be thousands of queues.
         """
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:

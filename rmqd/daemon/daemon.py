@@ -1,6 +1,6 @@
 """The daemon process from start to exit: read the configuration, open the port, run the groups, drain.
 
-The time from the start to the first handled message counts. So modules that it does not need (the HTTP server,
+The first message should be handled soon after the start. So modules that are not needed for that (the HTTP server,
 Prometheus) are imported at the first connection.
 """
 
@@ -218,7 +218,7 @@ class Daemon:
             return ReloadReport(GroupChanges(restarted=(group,)))
 
     async def _release(self, group: str) -> None:
-        """Resume a group whose code could not be loaded, and was loaded now. The operator's pauses stay."""
+        """Resume a group that was paused because its code could not be loaded. The operator's pauses stay."""
         if group in self.held:
             self.held.discard(group)
             scopes = {scope for scope in await self._pauses(group) if scope != WHOLE_GROUP}
@@ -268,7 +268,7 @@ class Daemon:
             config_hash=config_hash(self.config),
             workers=self._options.workers,
         )
-        self._http.warn_of_strangers(self.access.token)
+        self._http.warn_if_exposed(self.access.token)
         groups = tasks.create_task(self.host.run(), name="groups")
         background = [
             tasks.create_task(self.monitor.run(), name="loop monitor"),
@@ -290,7 +290,7 @@ class Daemon:
             self._http.stop()
             await asyncio.wait({http}, timeout=HTTP_CLOSE_SECONDS)
             http.cancel()
-        for task in (*background, *self._reloads):  # a reload has nothing left to change
+        for task in (*background, *self._reloads):  # a reload would have no effect any more
             task.cancel()
 
     async def _report_start(self) -> None:
@@ -321,7 +321,7 @@ class Daemon:
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self.config, self.access = config, access
         self.held &= config.groups.keys() - set(changes.started)
-        for group in changes.restarted:  # it has loaded its code, perhaps that of another handler
+        for group in changes.restarted:  # the restart has loaded the current code
             await self._release(group)
         configure_log(config)
         return ReloadReport(changes)

@@ -66,7 +66,7 @@ _WHOLE: Final = frozenset({"lag"})
 
 
 class GroupSeries:
-    """A ring of points: 4 bytes for each of POINTS and COLUMNS, 26 KB in total after an hour."""
+    """A ring of the last POINTS points. Each has COLUMNS values of 4 bytes, so a full ring takes 26 KB."""
 
     __slots__ = ("_values",)
 
@@ -179,7 +179,7 @@ class _Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
+class RecentActivity:
     """The recent activity of a group."""
 
     seconds: float
@@ -237,7 +237,7 @@ class HistoryRecorder:
                 record.series.put(self._count, {})
                 continue
             before = record.samples[-1] if record.samples else None
-            is_idle = before is not None and group.topics == record.topics  # shares the sums with all its samples
+            is_idle = before is not None and group.topics == record.topics  # shares the previous sample's sums
             sample = _Sample(at, before.totals if before is not None and is_idle else GroupTotals.of(group))
             record.topics = group.topics
             record.series.put(self._count, _point(before, group, sample))
@@ -245,13 +245,13 @@ class HistoryRecorder:
             record.samples.append(sample)
         self._count += 1
 
-    def recent(self, name: str, totals: GroupTotals) -> Recent:
+    def recent(self, name: str, totals: GroupTotals) -> RecentActivity:
         """Return the recent activity of a group, whose totals are now these."""
         samples, now = self._record(name).samples, self._clock.monotonic()
         old_enough = [one for one in samples if now - one.at >= RATE_SECONDS]
         before = old_enough[-1] if old_enough else samples[0] if samples else _Sample(now, totals)
         oldest = samples[0] if samples else before
-        return Recent(
+        return RecentActivity(
             seconds=now - before.at,
             rates=_rates(before, _Sample(now, totals)),
             latency_seconds=now - oldest.at,

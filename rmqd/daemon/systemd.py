@@ -1,4 +1,4 @@
-"""Reports to systemd (sd_notify), if systemd runs this process and requests that, and the check of `state_dir`."""
+"""Reports to systemd (sd_notify), if systemd runs this process and requests it, and checks `state_dir`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def refuse_second_process(config: RootConfig) -> None:
     """Check that no other process uses the folders of the groups' offsets. Raises InUseError, ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
-            process_lock.check_free(directory / LOCK_NAME)
+            process_lock.check_unlocked(directory / LOCK_NAME)
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:
@@ -110,7 +110,7 @@ def _told_with_its_place(config: RootConfig, group: str, directory: Path) -> Ite
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return  # the disk is full: groups with offsets continue from these, and store new ones when there is room
+            return  # the disk is full: groups can continue at their stored offsets, and store new ones later
         text = (
             f"{directory}, the folder of broadcasting offsets, cannot be written: {error.strerror or error}; "
             "set a writable state_dir"

@@ -23,7 +23,7 @@ from rmqd.handler_api.batch import LoadedHandler, raise_returned
 from rmqd.handler_api.typed.decoders import Decoder, decoder_of
 from rmqd.handler_api.typed.signatures import TypedHandler, is_async, parameters_of, room, yields
 from rmqd.handler_api.typed.typed_calls import TypedCalls
-from rmqd.handler_api.typed.typed_form import Dependencies, Form, HandlerFormError, form_of
+from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.option_form import (
     OptionsForm,
@@ -69,7 +69,7 @@ class TypedForm:
     """How the function of a typed handler is called."""
 
     decoder: Decoder
-    form: Form
+    form: CallForm
 
     @classmethod
     def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
@@ -136,7 +136,7 @@ _ACCEPTED = "a function of (batch) or (batch, options), or a class with handle(s
 
 @dataclass(frozen=True, slots=True)
 class CallLimit:
-    """How many calls at once a handler really works on. Further calls wait inside it."""
+    """How many calls at once a handler really works on. Further calls wait inside the handler."""
 
     option: str
     """The option with this limit."""

@@ -66,7 +66,7 @@ class _Minute:
             return total
 
 
-class SdkWords(logging.Handler):
+class SdkLogHandler(logging.Handler):
     """A log handler for OpenTelemetry's SDK: at most one line a minute, without the values of OTEL_*_HEADERS."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class SdkWords(logging.Handler):
         return _USER_IN_URL.sub("", text)
 
 
-def report_the_sdks_own_words() -> None:
+def log_sdk_records() -> None:
     """Log the SDK's log records as rmqd events from now on."""
     sdk = logging.getLogger("opentelemetry")
-    if not any(isinstance(handler, SdkWords) for handler in sdk.handlers):
-        sdk.addHandler(SdkWords())
+    if not any(isinstance(handler, SdkLogHandler) for handler in sdk.handlers):
+        sdk.addHandler(SdkLogHandler())
         sdk.propagate = False
 
 
@@ -174,7 +174,7 @@ def start_telemetry() -> Telemetry:
     former = trace.get_tracer_provider()
     if isinstance(former, TracerProvider):
         return Telemetry(former)
-    report_the_sdks_own_words()
+    log_sdk_records()
     provider = TracerProvider(resource=_resource(), shutdown_on_exit=False)
     if os.environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
         provider.add_span_processor(BatchSpanProcessor(ReportingExporter()))

@@ -1,4 +1,5 @@
-"""Files of local state, accessible to their owner and the owner's group whatever the umask; their locks and changes.
+"""Files of local state: writing, locking and watching them. Only their owner and its group have access, whatever the
+umask.
 
 Changes are detected by polling: it takes a millisecond for a hundred files, and also works where the system sends no
 notifications, in mounted folders of containers and on network file systems.
@@ -28,8 +29,8 @@ _LEFT_OUT: Final = {"__pycache__", "node_modules", "site-packages"}
 
 
 class FileWatch:
-    """The files with given extensions in some folders. Files that exist at the creation are known, so only later
-    changes count.
+    """The files with given extensions in some folders. Files that exist at the beginning are known, so only later
+    changes are reported.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class FileWatch:
     ) -> None:
         """`below` are folders with all their subfolders; `inside` are folders without them.
 
-        The state that `before` knew is adopted: changes that it has not returned are returned here.
+        The new watch adopts the state of `before`, so it also returns changes that `before` has not returned.
         """
         self._below = {path.resolve() for path in below}
         self._inside = {path.resolve() for path in inside}
@@ -133,7 +134,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Write the names in a folder to disk. Raises OSError."""
+    """Write a folder's directory entries to disk (fsync), so that new names survive a crash. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -161,7 +162,7 @@ def hold(path: Path) -> None:
             _held[path] = _locked(path)
 
 
-def check_free(path: Path) -> None:
+def check_unlocked(path: Path) -> None:
     """Check that a file can be locked, without keeping the lock. Raises like `hold`."""
     path = path.resolve()
     with _turn:
@@ -199,7 +200,7 @@ def _write_owner(path: Path) -> None:
     try:
         path.write_text(f"{os.getpid()} on {socket.gethostname()}\n")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # full disk: keep the lock without the owner's name
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):  # full disk: the lock is valid without the owner's name
             raise
 
 

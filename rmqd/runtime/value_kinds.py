@@ -187,7 +187,7 @@ def key_of(field_name: str) -> str:
 
 
 @dataclass(eq=False, repr=False)
-class Whole(ValueKind):
+class Integer(ValueKind):
     """A whole number in a range. `also` are values outside the range with a special meaning, such as -1 for none.
 
     `word` is a text that is allowed instead of a number.

@@ -1,4 +1,4 @@
-"""Reads cases from YAML, messages for a handler and the expected outcome of each, and runs them.
+"""Reads cases from YAML and runs them: messages for a handler, and the expected outcome of each.
 
 A file has a `group`, with the keys of a configuration or the name of a configured group, and `cases` by name. Errors
 have file, line and key.
@@ -27,7 +27,7 @@ from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.plugins.entry_points import object_at, why
 from rmqd.plugins.option_form import PluginFaultError
-from rmqd.runtime.value_kinds import Duration, Text, ValueKind, Whole, show, wrong
+from rmqd.runtime.value_kinds import Duration, Integer, Text, ValueKind, show, wrong
 from rmqd.testing.chaos.chaos_report import NotRepeatableError
 from rmqd.testing.chaos.chaos_search import Chaos, ChaosSeesLessWarning
 from rmqd.testing.handler_run import Attempt, RunResult
@@ -80,15 +80,15 @@ class MessageCase(Section):
     keys: Annotated[str, Text()] = setting("", "keys, and the message's name in expect")
     tags: Annotated[str, Text()] = setting("", "its tag")
     properties: dict[str, Annotated[str, Text()]] = Field(default_factory=dict, description="user properties")
-    delay_level: Annotated[int, Whole(0, 18)] = setting(0, "RocketMQ's delay level")
-    queue_id: Annotated[int, Whole(0, 63)] = setting(0, "the queue of the topic")
+    delay_level: Annotated[int, Integer(0, 18)] = setting(0, "RocketMQ's delay level")
+    queue_id: Annotated[int, Integer(0, 63)] = setting(0, "the queue of the topic")
 
 
 class Expectation(Section):
     """The expected outcomes of the messages. An outcome without messages must not occur."""
 
     acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="acknowledged messages")
-    retried: dict[str, Annotated[int, Whole(1)]] = Field(
+    retried: dict[str, Annotated[int, Integer(1)]] = Field(
         default_factory=dict, description="retried messages, with their numbers of retries"
     )
     dead_letters: Annotated[dict[str, str], DeadLettersForm()] = Field(

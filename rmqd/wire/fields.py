@@ -55,16 +55,16 @@ class LazyDataclass:
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class WireName:
     """Part of a field's annotation: its wire name, if that differs from its own name in camel case."""
 
     name: str
 
 
 def wire_name(name: str, annotation: Any) -> str:
-    """Return a field's wire name: the name in `Named`, or its own name in camel case."""
+    """Return a field's wire name: the name in `WireName`, or its own name in camel case."""
     for note in getattr(annotation, "__metadata__", ()):
-        if isinstance(note, Named):
+        if isinstance(note, WireName):
             return note.name
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
@@ -92,7 +92,7 @@ def as_object(value: object, what: str) -> dict[Any, Any]:
 
 
 def as_key(key: object, what: str) -> dict[str, Any]:
-    """Return the object that serves as a map key, also if it was written as a JSON string."""
+    """Return the object that serves as a map key, even if it was written as a JSON string."""
     if isinstance(key, loose_json.ObjectKey):
         return key.as_dict()
     if isinstance(key, str):
@@ -101,7 +101,7 @@ def as_key(key: object, what: str) -> dict[str, Any]:
 
 
 def as_integer(value: object, what: str) -> int:
-    """Return `value` if it is an integer of 64 bits, also if it was written as a string."""
+    """Return `value` if it is an integer of 64 bits, even if it was written as a string."""
     if isinstance(value, str) and len(value) <= 20:
         try:
             value = int(value)

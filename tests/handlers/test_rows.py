@@ -5,7 +5,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
-from rmqd_handlers.message_values import Opened
+from rmqd_handlers.message_values import ParsedMessage
 from rmqd_handlers.rows import rows_of
 from tests.handlers.messages import batch_of
 
@@ -14,7 +14,7 @@ def order_of(*keys: Any) -> list[Any]:
     """The keys of messages that come in this order, as they are written."""
     batch = batch_of(*(b"%d" % place for place in range(len(keys))))
 
-    def key(opened: Opened) -> Any:
+    def key(opened: ParsedMessage) -> Any:
         return keys[int(opened.message.body)]
 
     return [row for _, (row,) in rows_of(batch, {"id": key}, ["id"], "dead_letter")]

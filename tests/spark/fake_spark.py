@@ -10,7 +10,7 @@ from typing import Any
 
 from rmqd.spark.engine.checkpoint_generations import Generation
 from rmqd.spark.engine.driver_membership import Held
-from rmqd.spark.engine.spark_figures import BatchProgress, Figures
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures
 from rmqd.spark.engine.spark_parts import ClaimStoreWatch
 from rmqd.spark.handlers.range_outcome import OnBatch, RangeOutcome
 from rmqd.spark.source.source_offsets import ByQueue
@@ -97,7 +97,7 @@ class FakeParts:
         """One that sees nothing."""
         return FakePlaces()
 
-    def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
+    def claim_store(self, figures: DriverFigures) -> ClaimStoreWatch | None:
         """None, unless the test says otherwise."""
         return None
 

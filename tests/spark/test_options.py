@@ -9,7 +9,7 @@ import pytest
 from rmqd.errors import ConfigError
 from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.source.source_columns import PERMISSIVE_COLUMNS
-from rmqd.spark.source.source_offsets import Bound
+from rmqd.spark.source.source_offsets import OffsetBound
 from rmqd.spark.source.source_options import parse_options
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
@@ -47,7 +47,7 @@ def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
 def test_with_a_group_it_starts_where_that_is_and_commits() -> None:
     """Unless it is told not to."""
     options = parse_options({**NEEDED, "groupId": "reports"})
-    assert (options.commit_offsets, options.starting, options.pull.group) == (True, Bound("committed"), "reports")
+    assert (options.commit_offsets, options.starting, options.pull.group) == (True, OffsetBound("committed"), "reports")
     assert not parse_options({**NEEDED, "groupId": "reports", "commitOffsets": "false"}).commit_offsets
 
 
@@ -55,7 +55,7 @@ def test_offsets_are_named_by_queue() -> None:
     """-2 is the earliest and -1 the latest."""
     options = parse_options({**NEEDED, "startingOffsets": '{"orders": {"broker-a": {"0": 120, "1": -2}}}'})
     by_queue = {MessageQueue("orders", "broker-a", 0): 120, MessageQueue("orders", "broker-a", 1): -2}
-    assert options.starting == Bound("offsets", by_queue=by_queue)
+    assert options.starting == OffsetBound("offsets", by_queue=by_queue)
 
 
 def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) ->
     for text, timestamp_ms in cases:
         monkeypatch.setattr("time.time", lambda: 1772362800.0)
         options = parse_options({**NEEDED, "startingTimestamp": text, "endingTimestamp": text})
-        assert options.starting == options.ending == Bound("timestamp", timestamp_ms=timestamp_ms)
+        assert options.starting == options.ending == OffsetBound("timestamp", timestamp_ms=timestamp_ms)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

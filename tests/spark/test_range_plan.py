@@ -20,7 +20,7 @@ from tests.spark.needed import need
 
 need("numpy")
 
-from rmqd.spark.source.range_plan import Dealt, RangePlan, ResetByOperator  # noqa: E402
+from rmqd.spark.source.range_plan import RangePlan, ResetByOperator, SettledRange  # noqa: E402
 from rmqd.spark.source.source_records import FramedReply  # noqa: E402
 from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted  # noqa: E402
 
@@ -148,9 +148,9 @@ def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_shor
     """A broker's limit of bytes is met by the others, too; one that is full again makes them longer."""
     plan = plan_of(40)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.SUCCESS, 2)) == Dealt(0, 2, found=True)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 2)) == SettledRange(0, 2, found=True)
     assert asked(plan) == [(2, 2)]
-    assert plan.answered(answer(ResponseCode.SUCCESS, 4)) == Dealt(2, 4, found=True)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 4)) == SettledRange(2, 4, found=True)
     assert asked(plan) == [(12, 4)]
 
 
@@ -170,7 +170,7 @@ def test_what_there_was_no_room_for_is_pulled_again() -> None:
     """From the offset on at which opening bodies stopped."""
     plan = plan_of(4)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.SUCCESS, 4), cut_at=3) == Dealt(0, 3, found=True)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 4), cut_at=3) == SettledRange(0, 3, found=True)
     assert asked(plan) == [(3, 1)]
 
 
@@ -183,7 +183,7 @@ def test_one_pull_at_a_time() -> None:
     for in_flight, tags, code in cases:
         plan = plan_of(10, in_flight=in_flight, tags=tags)
         assert asked(plan) == [(0, 4)]
-        assert plan.answered(answer(code, 7)) == Dealt(0, 7, found=code == ResponseCode.SUCCESS)
+        assert plan.answered(answer(code, 7)) == SettledRange(0, 7, found=code == ResponseCode.SUCCESS)
         assert asked(plan) == [(7, 3)]
 
 
@@ -191,7 +191,7 @@ def test_an_answer_that_goes_past_the_range_ends_it() -> None:
     """Nothing behind its end is dealt with."""
     plan = plan_of(10, tags="a")
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_NOT_FOUND, 50)) == Dealt(0, 10, found=False)
+    assert plan.answered(answer(ResponseCode.PULL_NOT_FOUND, 50)) == SettledRange(0, 10, found=False)
     assert not plan.more
 
 
@@ -221,7 +221,7 @@ def test_the_patience_begins_anew_with_what_is_dealt_with() -> None:
         plan.failed(RemotingConnectError("master:1", "away"), second)
         plan.keep_known_replicas(RemotingConnectError("ns:1", "away"))
         asked(plan)
-        assert isinstance(plan.answered(answer(ResponseCode.SUCCESS, plan.spans[0].low + 1)), Dealt)
+        assert isinstance(plan.answered(answer(ResponseCode.SUCCESS, plan.spans[0].low + 1)), SettledRange)
     plan.failed(RemotingConnectError("master:1", "away"), 200.0)
     plan.failed(RemotingConnectError("master:1", "still away"), 261.0)
     with pytest.raises(RemotingConnectError, match="still away"):
@@ -249,15 +249,15 @@ def test_the_route_confirms_each_loss_and_those_that_follow_each_other_at_once()
     assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) is None
     plan.learn(master)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == Dealt(0, 4, found=False)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == Dealt(4, 8, found=False)
-    assert plan.answered(answer(ResponseCode.SUCCESS, 12)) == Dealt(8, 12, found=True)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == SettledRange(0, 4, found=False)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == SettledRange(4, 8, found=False)
+    assert plan.answered(answer(ResponseCode.SUCCESS, 12)) == SettledRange(8, 12, found=True)
     asked(plan)
     assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) is None
     assert plan.wants_route
     plan.learn(master)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) == Dealt(12, 16, found=False)
+    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) == SettledRange(12, 16, found=False)
     assert plan.lost == 12
 
 

@@ -30,7 +30,7 @@ from rmqd.spark.sink.sink_writer import (  # noqa: E402
     MAX_BYTES,
     MAX_ROWS,
     RocketMQWriter,
-    Stored,
+    StoredRows,
     bundles,
     close_senders,
 )
@@ -56,13 +56,13 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.record_batch(arrays, names)
 
 
-def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> Stored:
+def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> StoredRows:
     """Write a partition, with the writer gone through pickle as it does between processes."""
     arrow = [batch(rows) for rows in batches]
     schema = from_arrow_schema(arrow[0].schema)
     writer = RocketMQSource({"nameserver": nameserver, "topic": "orders", **options}).writer(schema, False)
     stored = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter(arrow))))
-    assert isinstance(stored, Stored)
+    assert isinstance(stored, StoredRows)
     return stored
 
 
@@ -92,7 +92,7 @@ def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
         "body": "paid 7", "topic": "elsewhere", "tags": "paid", "keys": "k1 k2", "sharding_key": "c1", "queue_id": 3,
         "properties": {"n": "7", "UNIQ_KEY": "another", "DELAY": "5", "TAGS": "old", "CLUSTER": "other"},
     }  # fmt: skip
-    assert write(embedded.nameserver, [row]) == Stored(1, 6)
+    assert write(embedded.nameserver, [row]) == StoredRows(1, 6)
     (message,) = embedded.messages("orders")
     assert (message.body, message.tags, message.keys, message.queue_id) == (b"paid 7", "paid", "k1 k2", 3)
     assert message.properties["n"] == "7"
@@ -133,7 +133,7 @@ def test_a_refused_row_is_named_by_its_message_or_left_out(embedded: RocketMQ, r
         {"nameserver": embedded.nameserver, "topic": "orders"}, {"body": "string"}, overwrite=False
     )
     stored = RocketMQWriter(replace(options, leaves_out=True)).write(iter([arrow]))
-    assert stored == Stored(2, 2)
+    assert stored == StoredRows(2, 2)
 
 
 async def test_rows_share_requests() -> None:
@@ -143,7 +143,7 @@ async def test_rows_share_requests() -> None:
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
         broker.on(RequestCode.SEND_BATCH_MESSAGE, stored())
 
-        def write_all() -> Stored:
+        def write_all() -> StoredRows:
             try:
                 return write(name_server.address, [{"body": str(number)} for number in range(96)])
             finally:

@@ -1,19 +1,19 @@
-"""A change of a row, and helpers for Canal's and Debezium's messages. Pure.
+"""The formats of Canal and Debezium: their messages as changes of rows. Pure.
 
-Flat messages of Canal: the rows of one event of MySQL's binlog, with values as text. Pure.
+A flat message of Canal has the rows of one event of MySQL's binlog, with values as text:
 
     {"type": "UPDATE", "database": "shop", "table": "orders", "es": 1772359200000, "isDdl": false, "pkNames": ["id"],
      "data": [{"id": "7", "state": "paid"}], "old": [{"state": "open"}], ...}
 
 `old` has the previous values of the columns that an update changed.
 
-Envelopes of Debezium: one row before and after, with and without their schema. Pure.
+An envelope of Debezium has one row before and after a change, with or without a schema:
 
     {"op": "u", "before": {...}, "after": {"id": 7, "state": "paid"}, "ts_ms": 1772359200321,
      "source": {"db": "shop", "schema": "public", "table": "orders", "ts_ms": 1772359200000, "lsn": 24023128, ...}}
 
 or the same as `payload`, next to a `schema` that gives the meaning of numbers and bytes. `op`: c created, u updated, d
-deleted, r read by a snapshot, t truncated. A tombstone, which follows a deletion for Kafka's sake, has no body.
+deleted, r read by a snapshot, t truncated. A tombstone, which follows a deletion because Kafka needs it, has no body.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RowChange:
     """Its position in the source's log, if the message contains it."""
 
 
-class Maker:
+class ChangeMaker:
     """Creates changes from a row's values before and after."""
 
     def __init__(self, columns: tuple[ChangeColumn, ...], keys: Sequence[str], reader: Reader) -> None:
@@ -64,7 +64,7 @@ class Maker:
         place: RowChange,
         schemas: Mapping[str, ColumnSchema],
     ) -> Iterator[RowChange]:
-        """Yield the changes for a row to store. `former` are the previous values of its key, if known."""
+        """Yield the changes for a row to store. `former` are the row's previous values, if known."""
         row = self._reader.row(after, schemas)
         self._key(after, schemas)
         if former is not None:
@@ -88,7 +88,7 @@ class Maker:
 
 
 def at(time_ms: int, row: int, position: int | None = None) -> RowChange:
-    """Return the position of a change. A row of an event has two numbers: the first deletes its former key."""
+    """Return the position of a change. A row has two positions: the first is for the deletion of its former key."""
     return RowChange({}, False, time_ms, row * 2, position)
 
 
@@ -136,7 +136,7 @@ GONE: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was
 WITHOUT_ROWS: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
 
 
-def canal_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[RowChange]:
+def canal_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
     """Yield the changes in a message, in their order. Raises BadChangeError, BadValueError."""
     message = tree(parsed(body), "the message")
     kind = str(message.get("type", "")).upper()
@@ -180,7 +180,7 @@ _TIMES: Final = {
 _DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 
 
-def debezium_changes(body: bytes, tables: Sequence[str], make: Maker) -> Iterator[RowChange]:
+def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
     """Yield the changes in a message: two if the key changed. Raises BadChangeError, BadValueError."""
     message = parsed(body) if body.strip() else None
     if message is None:  # a tombstone

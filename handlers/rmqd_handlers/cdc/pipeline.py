@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, ORDER_KIND, PLACE
-from rmqd_handlers.cdc.change_formats import BadChangeError, Maker, RowChange, canal_changes, debezium_changes
+from rmqd_handlers.cdc.change_formats import BadChangeError, ChangeMaker, RowChange, canal_changes, debezium_changes
 from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
 from rmqd_handlers.option_kinds import HandlerOptions, option
 from rmqd_handlers.pipelines import BAD
@@ -91,7 +91,7 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     if options.bad_rows == "only":
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
-    rows = Rows(decoder, must_fit=options.bad_rows == "fail")
+    rows = ChangeRows(decoder, must_fit=options.bad_rows == "fail")
     changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
     return changes.withMetadata(ORDER, {**_kind(options), KEYS_TOLD: options.keys})
 
@@ -112,7 +112,7 @@ class ChangeDecoder:
         self._order = options.order
         self._changes: Callable[..., Iterator[RowChange]] = _CHANGES[options.format]
         reader = Reader(self.columns, _BINARY[options.format], PER_SECOND.get(options.time_unit or "", 0))
-        self._make = Maker(self.columns, options.keys, reader)
+        self._make = ChangeMaker(self.columns, options.keys, reader)
 
     def changes(self, body: bytes | None, queue_offset: int) -> list[tuple[RowChange, list[int]]]:
         """Return a message's changes, each with its position in the order. Raises BadChangeError, BadValueError."""
@@ -141,7 +141,7 @@ class ChangeDecoder:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class ChangeRows:
     """A function for `mapInArrow` that returns the rows of changes."""
 
     decoder: ChangeDecoder

@@ -1,6 +1,6 @@
-"""The client's settings: configurable ones, and fixed ones on which the handler relies.
+"""The handler `kafka`: a message is acknowledged when Kafka has confirmed its record.
 
-The handler `kafka`: a message is acknowledged when Kafka has confirmed its record.
+Some settings of the client are configurable; the handler relies on the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rmqd_handlers.kafka.kafka_producer import (
     is_refused,
     is_unknown,
 )
-from rmqd_handlers.message_values import MessageValue, Opened, as_bytes
+from rmqd_handlers.message_values import MessageValue, ParsedMessage, as_bytes
 from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ class Kafka:
                 mark_waiting(failed)
                 raise failed
 
-    def _record(self, opened: Opened) -> KafkaRecord:
+    def _record(self, opened: ParsedMessage) -> KafkaRecord:
         one, message = self._options, opened.message
         value = as_bytes(one.value.required(opened))
         match one.key:
@@ -204,7 +204,7 @@ class Kafka:
         return unknown, reason
 
     async def _write_one_by_one(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
-        """Send each record in its own request, and decide by its result: brokers refuse all records with a bad one."""
+        """Send each record in a separate request and decide by its result: one bad record fails its whole request."""
         from rmqd_handlers.kafka.kafka_producer import KafkaProducer
 
         if self._one_by_one is None:

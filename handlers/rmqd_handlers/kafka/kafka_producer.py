@@ -1,8 +1,7 @@
-"""Converts a message to topic, key, value and headers of a record.
+"""Converts messages to Kafka records, sends them, and interprets the errors.
 
-The errors of records: which ones concern the record itself, and which records to send again.
-
-The client, librdkafka, which sends, retries and keeps the order, and the thread that receives its reports.
+The client, librdkafka, sends and retries records, and keeps their order. A thread receives its reports. Some errors
+concern only one record; after others, records must be sent again.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pydantic import BeforeValidator
 
 from rmqd import Message
 from rmqd_handlers.faults import KAFKA_ERRORS
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, parse_value
+from rmqd_handlers.message_values import InvalidBodyError, ParsedMessage, Value, as_text, parse_value
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -57,7 +56,7 @@ class TopicName:
         """The name, if it is the same for all messages; else None."""
         return self.text if self.parts == (self.text,) else None
 
-    def of(self, opened: Opened) -> str:
+    def of(self, opened: ParsedMessage) -> str:
         """Return the name for a message. Raises InvalidBodyError if a value is missing, or Kafka refuses the name."""
         name = "".join(part if isinstance(part, str) else as_text(part.required(opened, _PART)) for part in self.parts)
         if not is_topic(name):
@@ -107,7 +106,7 @@ class RecordFailure:
 
     @property
     def is_of_topic(self) -> bool:
-        """Whether the client refuses all records of the topic, because the topic failed before."""
+        """Whether the client refuses all records of the topic, because the topic had failed before."""
         return not (self.is_sent or self.is_refusal or self.error.fatal() or self.error.code() == self.error._FATAL)
 
     def __str__(self) -> str:
@@ -165,7 +164,7 @@ class KafkaProducer:
 
     @property
     def trouble(self) -> str:
-        """The client's last error of its brokers, since they last confirmed a record."""
+        """The client's last error about its brokers, since they last confirmed a record."""
         return self._client.trouble
 
     async def close(self) -> None:

@@ -13,7 +13,16 @@ from typing import Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError, Opened, Value, as_text, exactly, in_utc, number_in, time_of
+from rmqd_handlers.message_values import (
+    InvalidBodyError,
+    ParsedMessage,
+    Value,
+    as_text,
+    exactly,
+    in_utc,
+    number_in,
+    time_of,
+)
 from rmqd_handlers.option_kinds import decimal_of
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -65,12 +74,12 @@ class ParquetColumn:
 
     name: str
     type: pa.DataType
-    value: Callable[[Opened], Any]
+    value: Callable[[ParsedMessage], Any]
     """Raises InvalidBodyError if the message has no value that fits the type."""
 
 
 def mapped(values: Mapping[str, Value], types: Mapping[str, str]) -> tuple[ParquetColumn, ...]:
-    """Return the columns of the options. The default type of a field is its natural one, of other values it is text."""
+    """Return the columns of the options. By default a field has its natural type, and any other value is text."""
     columns = []
     for name, value in values.items():
         kind = type_of(types[name]) if name in types else _OF_FIELDS.get(value.text, pa.string())
@@ -95,8 +104,8 @@ def table(columns: tuple[ParquetColumn, ...], rows: list[tuple[Any, ...]]) -> pa
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _converted(name: str, value: Value, convert: Convert) -> Callable[[Opened], Any]:
-    def get(opened: Opened) -> Any:
+def _converted(name: str, value: Value, convert: Convert) -> Callable[[ParsedMessage], Any]:
+    def get(opened: ParsedMessage) -> Any:
         found = value(opened)
         if found is None:
             return None

@@ -1,6 +1,6 @@
-"""The file that gathers a queue's messages, and the calls that wait for it.
+"""The handler `parquet`: a call returns when the file with its messages is complete and in the manifest.
 
-The handler `parquet`: a call returns when the file with its messages is complete and in the manifest.
+A `Filling` is the file that gathers a queue's messages, and the calls that wait for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from rmqd import Batch, Message, MessageQueue
 from rmqd.handler_api.destinations.archive_manifest import encode
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
-from rmqd_handlers.message_values import MessageValue, Opened, time_of
+from rmqd_handlers.message_values import MessageValue, ParsedMessage, time_of
 from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, SizeBytes, TypeName, need, option
 from rmqd_handlers.parquet.stored_files import (
     RANGE,
@@ -209,7 +209,7 @@ class Parquet:
         await asyncio.gather(*self._writing, return_exceptions=True)
 
     def end_calls(self) -> None:
-        """Close the files of all queues, because rmqd waits for them: one after the other, to avoid tiny files."""
+        """Close the files of all queues, because rmqd waits for their calls; one by one, to avoid tiny files."""
         for files in self._queues.values():
             if files.filling is not None and not files.closing:
                 files.filling.end("waited_for")
@@ -221,7 +221,7 @@ class Parquet:
                 await self._filling_of(files).take(unlisted)
             acknowledge_written(batch)
 
-    def _row(self, opened: Opened) -> Row:
+    def _row(self, opened: ParsedMessage) -> Row:
         day = f"{time_of(opened.message.store_timestamp):%Y-%m-%d}"
         return Row(opened.message, tuple(column.value(opened) for column in self._columns), day)
 
@@ -229,7 +229,7 @@ class Parquet:
         queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
         source = str(message.identity.of_queue(queue))
         if source not in self._queues:
-            former = None if message.lite_topic else queue  # the old name is shared by all lite topics
+            former = None if message.lite_topic else queue  # all lite topics share the former name
             self._queues[source] = _QueueFiles(self._store, queue, source, former)
         return self._queues[source]
 

@@ -1,6 +1,6 @@
 """The handler `postgresql`: a batch is one transaction.
 
-Values are in PostgreSQL's text format. The column's type determines the format, so a message cannot have the wrong one.
+Values are in PostgreSQL's text format. The column's type determines the format, so a value cannot have a wrong format.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from rmqd.handler_api.destinations.upsert_sql import TARGET, UNIQUE_KEYS, listed, on_conflict, quoted
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
 from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_unprepared, may_pass
-from rmqd_handlers.message_values import MessageValue, Opened, Value, as_bytes, as_json, as_text, time_of
+from rmqd_handlers.message_values import MessageValue, ParsedMessage, Value, as_bytes, as_json, as_text, time_of
 from rmqd_handlers.option_kinds import (
     BACKEND,
     CONNECT_SECONDS,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg_pool import AsyncConnectionPool
 
-# for a connection of the pool, if it has a free slot: waiting longer means that the database is unavailable
+# limit of the wait for a connection: the pool has a free one, so a longer wait means that the database is unavailable
 WAIT_SECONDS = 1.0
 
 
@@ -64,7 +64,7 @@ class PostgresqlColumn:
     """PostgreSQL's category of types: A for arrays, D for dates and times, ..."""
     value: Value
 
-    def text(self, opened: Opened) -> str | None:
+    def text(self, opened: ParsedMessage) -> str | None:
         """Return the message's value as text in the format of the column's type. Raises InvalidBodyError."""
         value = self.value(opened)
         if value is None:
@@ -168,7 +168,7 @@ class Table:
         return tuple(column.name for column in self.columns)
 
     @property
-    def parts(self) -> dict[str, Callable[[Opened], str | None]]:
+    def parts(self) -> dict[str, Callable[[ParsedMessage], str | None]]:
         return {column.name: column.text for column in self.columns}
 
     @property
@@ -276,7 +276,7 @@ class PostgreSql(RowHandler[Table]):
             open=False,
             name="rmqd",
             timeout=WAIT_SECONDS,
-            reconnect_timeout=CONNECT_SECONDS,  # then the next batch tries again, instead of waiting for a long backoff
+            reconnect_timeout=CONNECT_SECONDS,  # the next batch connects again, instead of waiting for a long backoff
         )
         await self._pool.open()
 
@@ -348,7 +348,7 @@ class PostgreSql(RowHandler[Table]):
 
         refused = []
         async with connection.transaction():
-            # so that a deferred constraint refuses only its row
+            # a deferred constraint then refuses only its row
             await connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:
                 try:

@@ -1,6 +1,6 @@
-"""A database call, shared by the event loop and the thread that runs it: its cancellation and its end.
+"""The connections to a database. Its drivers block, so each connection has a separate thread.
 
-The connections to a database. Its drivers block, so each has its own thread.
+The event loop and the thread of a call share its `DatabaseCall`, by which the event loop can cancel the call.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 _MYSQL: Final = ("pymysql", "mysqldb")
 
 
-class OverError(Exception):
+class CallAbandonedError(Exception):
     """The call was abandoned, so that its exception has no receiver."""
 
 
-class Work:
+class DatabaseCall:
     """One call. The thread stores its connection, so that the event loop can cancel the running statement."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Work:
     def by(self, connection: Connection) -> Iterator[None]:
         """A block that uses a connection. Its end waits for a running cancellation of the connection's statement.
 
-        Raises OverError if the call was abandoned.
+        Raises CallAbandonedError if the call was abandoned.
         """
         self._connection = connection
         try:
@@ -63,9 +63,9 @@ class Work:
         self._is_over = True
 
     def check(self) -> None:
-        """Raise OverError if the call was abandoned."""
+        """Raise CallAbandonedError if the call was abandoned."""
         if self._is_over:
-            raise OverError
+            raise CallAbandonedError
 
     def cancel_statement(self) -> None:
         """Cancel the running statement in the database, if there is one. Call it in a thread.
@@ -157,7 +157,7 @@ class Database:
 
     async def write(self, target: RowTarget, rows: Rows) -> WrittenRows:
         """Write the rows in one transaction. Raises AwayError, or RowsRefusedError if they cannot be committed."""
-        work = Work()
+        work = DatabaseCall()
         try:
             return await self._in_thread(lambda: self._write(target, rows, work))
         except asyncio.CancelledError:  # the thread still works: it must not commit, nor keep its connection
@@ -183,8 +183,8 @@ class Database:
         return await asyncio.get_running_loop().run_in_executor(self._threads, context.run, self._to_its_end, call)
 
     def _to_its_end(self, call: Callable[[], T]) -> T:
-        """Run a call in a thread. If `close` was called meanwhile, only this thread can close the connections that it
-        returns to the pool.
+        """Run a call in a thread. If `close` was called meanwhile, this thread closes the connections that it returns
+        to the pool.
 
         The connection that cancels its statement is also closed, because the cancellation ends before the statement's
         connection is returned.
@@ -199,7 +199,7 @@ class Database:
         # not the engine's dispose, which replaces the pool: connections in use return to the old pool
         self._engine.pool.dispose()
 
-    def _write(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
+    def _write(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
         """Write all rows in one statement, else row by row in one transaction, else each in its own transaction."""
         if not self._once and self._write_all(target, rows, work):
             return WrittenRows()
@@ -208,27 +208,27 @@ class Database:
         except (_EndedError, RowsRefusedError):
             return self._write_each(target, rows, work)
 
-    def _write_all(self, target: RowTarget, rows: Rows, work: Work) -> bool:
+    def _write_all(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> bool:
         """Return whether the database accepts all rows in one statement."""
         with contextlib.suppress(RowsRefusedError), self._transaction(target, rows, work) as connection:
             connection.execute(target.statement, [_parameters(target, row) for _, row in rows])
             return True
         return False
 
-    def _write_rows(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
+    def _write_rows(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
         """Write row by row in one transaction. After an error of `_transaction`, or _EndedError, nothing is written."""
         written = WrittenRows()
         with self._transaction(target, rows, work) as connection:
             # PostgreSQL has already tried the rows together
             if connection.dialect.name == "postgresql" and not self._once:
-                # so that a deferred constraint refuses only its row
+                # a deferred constraint then refuses only its row
                 connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
             for message, row in rows:
                 work.check()
                 self._write_one(connection, target, message, row, written)
         return written
 
-    def _write_each(self, target: RowTarget, rows: Rows, work: Work) -> WrittenRows:
+    def _write_each(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> WrittenRows:
         """Write each row in its own transaction, so that a row that ends its transaction affects no other row."""
         together = WrittenRows()
         for message, row in rows:
@@ -244,7 +244,7 @@ class Database:
         return together
 
     @contextlib.contextmanager
-    def _transaction(self, target: RowTarget, rows: Rows, work: Work) -> Iterator[Connection]:
+    def _transaction(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> Iterator[Connection]:
         """Raises AwayError or RowsRefusedError, instead of an error whose text may contain values."""
         work.check()
         try:
@@ -257,7 +257,7 @@ class Database:
                     yield connection
                     work.check()
                     _check_committable(connection)
-            except (_EndedError, OverError, RowsRefusedError):
+            except (_EndedError, CallAbandonedError, RowsRefusedError):
                 raise
             except Exception as error:  # noqa: BLE001  `fault_of` decides about any exception
                 fault = fault_of(error, _written_columns(target, rows))

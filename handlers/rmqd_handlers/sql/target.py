@@ -1,6 +1,6 @@
-"""Values of messages for SQLAlchemy, by the type of their column.
+"""The SQL for a row: an INSERT into a table as the database describes it, or a statement of the options.
 
-The SQL for a row: an INSERT into a table as the database describes it, or a statement of the options.
+The values of messages are converted for SQLAlchemy, by the type of their column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sqlalchemy.exc import NoSuchTableError
 from rmqd.handler_api.destinations.upsert_sql import later, quoted
 from rmqd_handlers.message_values import (
     InvalidBodyError,
-    Opened,
+    ParsedMessage,
     Value,
     as_bytes,
     as_json,
@@ -50,11 +50,11 @@ def json_serializer(value: object) -> str:
     return value.text if isinstance(value, JsonText) else to_json(value)
 
 
-def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable[[Opened], Any]:
-    """Return the function that returns a column's value of a message, or raises InvalidBodyError without the value."""
+def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable[[ParsedMessage], Any]:
+    """Return the function that reads a message's value for a column. It raises InvalidBodyError if there is none."""
     read, what = _reader(kind, is_timestamp=value.is_timestamp)
 
-    def part(opened: Opened) -> Any:
+    def part(opened: ParsedMessage) -> Any:
         found = value(opened)
         if found is None:
             return None
@@ -66,10 +66,10 @@ def for_column(name: str, kind: types.TypeEngine[Any], value: Value) -> Callable
     return part
 
 
-def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[Opened], Any]:
-    """Return the function that returns a parameter's value of a message. Without a column, the value's type decides."""
+def for_parameter(value: Value, *, has_decimals: bool) -> Callable[[ParsedMessage], Any]:
+    """Return the function that reads a message's value for a parameter. Without a column, its type decides."""
 
-    def part(opened: Opened) -> Any:
+    def part(opened: ParsedMessage) -> Any:
         found = value(opened)
         if isinstance(found, Decimal):
             return found if has_decimals else float(found)
@@ -176,7 +176,7 @@ class RowTarget:
     """The SQL for each row, and the parts of a row."""
 
     statement: Executable
-    parts: Mapping[str, Callable[[Opened], Any]]
+    parts: Mapping[str, Callable[[ParsedMessage], Any]]
     """By parameter name."""
     key: Sequence[str]
     """The parts that determine the order of rows."""
@@ -247,7 +247,8 @@ def _check_key(connection: Connection, table: Table, name: str, written: Sequenc
     if others and dialect in ON_DUPLICATE_KEY:
         raise TargetError(
             f"{name} has another unique index, of {', '.join(sorted(others[0]))}: {dialect} does not report which "
-            "one a row violates, and would skip or overwrite rows with other keys; use a statement instead of a table"
+            "index a row violates, so rows with other keys could be skipped or overwritten; use a statement instead "
+            "of a table"
         )
 
 

@@ -59,7 +59,7 @@ class TopicAdminProcessor(RequestProcessor):
         return _DONE
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
-    def create_list(self, channel: Channel, request: RemotingCommand) -> Reply:
+    def create_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_AND_CREATE_TOPIC_LIST (18): create or change several topics; none if one of them is rejected."""
         configs = CreateTopicListRequestBody.from_json(request.body).topic_config_list
         for config in configs:
@@ -156,7 +156,7 @@ class TopicAdminProcessor(RequestProcessor):
 
 
 def _same(text: str | None, version: DataVersion) -> bool:
-    """Return whether the client's earlier pages are from the current version of the table."""
+    """Return whether the version in a client's request is still the table's version."""
     return bool(text) and DataVersion.from_dict(loose_json.loads(text or "")) == version
 
 

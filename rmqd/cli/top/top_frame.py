@@ -35,7 +35,7 @@ from rmqd.runtime.figures import sum_of_known
 from rmqd.runtime.live_screen import picture_of
 
 MIN_NAME: Final = 8
-ROOMY: Final = 20  # a screen with so many lines shows three lines of problems
+ROOMY: Final = 20  # a screen with at least this many lines shows three lines of problems
 AROUND: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
 QUEUE_KEYS: Final = "Esc back  p pause queue  d diagnose  / filter  < > sort  ? help  q quit"
@@ -110,7 +110,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class PauseSwitch:
     """A request to pause or resume a group, or one queue of it."""
 
     action: Literal["pause", "resume"]
@@ -135,7 +135,7 @@ class Diagnose:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class TextOverlay:
     """A text over the lists: help, or the output of a command. `lines` is None while the command runs."""
 
     title: str
@@ -144,7 +144,7 @@ class Pages:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ViewState:
     """All choices."""
 
     groups: Listing = Listing(GROUP_COLUMNS)
@@ -153,15 +153,15 @@ class State:
     """The group whose queues are listed; empty for the list of groups."""
     typed: str | None = None
     """The filter that is being typed."""
-    question: Switch | None = None
+    question: PauseSwitch | None = None
     """The request that waits for confirmation."""
-    pages: Pages | None = None
+    pages: TextOverlay | None = None
     notice: str = ""
     """The result of the last request."""
     page: int = 10
     """The number of rows in the last picture."""
 
-    def with_output(self, lines: tuple[str, ...]) -> State:
+    def with_output(self, lines: tuple[str, ...]) -> ViewState:
         """Show a command's output, unless the user left its page before the command ended."""
         if self.pages is None or self.pages.lines is not None:
             return self
@@ -172,7 +172,7 @@ class State:
         """The list that is shown."""
         return self.queues if self.group else self.groups
 
-    def with_listing(self, **changes: Any) -> State:
+    def with_listing(self, **changes: Any) -> ViewState:
         """Return the state with changes to the list that is shown."""
         changed = replace(self.listing, **changes)
         return replace(self, queues=changed) if self.group else replace(self, groups=changed)
@@ -205,7 +205,7 @@ class TerminalSize:
 
     @property
     def rows(self) -> int:
-        """The number of rows with room."""
+        """The number of rows that fit on the screen."""
         return max(1, self.height - AROUND - self.below)
 
     @property
@@ -224,7 +224,7 @@ class LastStatus:
     time: str = ""
 
 
-def frame(state: State, last_status: LastStatus, size: TerminalSize) -> Group:
+def frame(state: ViewState, last_status: LastStatus, size: TerminalSize) -> Group:
     lines = [*_head(last_status, size), Text()]
     room = max(1, size.height - len(lines) - 1 - size.below)
     if state.pages is not None:
@@ -263,7 +263,7 @@ def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
     return [title, Text(below, "dim")]
 
 
-def _list(state: State, document: dict[str, Any], size: TerminalSize, room: int) -> list[Text]:
+def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: int) -> list[Text]:
     listing, rows = state.listing, state.rows(document)
     columns = [column for column in listing.columns if column.from_width <= size.width]
     lines: list[Text] = []
@@ -294,7 +294,7 @@ def _list(state: State, document: dict[str, Any], size: TerminalSize, room: int)
     return [*lines, *(Text(f" {line}", "red") for line in _said_below(state, rows, place, size))]
 
 
-def _said_below(state: State, rows: list[Fields], place: int, size: TerminalSize) -> list[str]:
+def _said_below(state: ViewState, rows: list[Fields], place: int, size: TerminalSize) -> list[str]:
     """Return the problems of the row under the cursor, on the lines below the list."""
     said = "" if not rows else "\n".join(stall_lines([dict(rows[place])])) if state.group else trouble(rows[place])
     lines = wrap(said, max(20, size.width - 2), max_lines=size.below, placeholder=" …")
@@ -331,14 +331,14 @@ def _cell(text: str, column: StatusColumn, width: int) -> str:
     return set_cell_size(text, width) if column.width == 0 else "  " + set_cell_size(text, width - 2)
 
 
-def _page(state: State, room: int) -> list[Text]:
+def _page(state: ViewState, room: int) -> list[Text]:
     assert state.pages is not None
     lines = state.pages.lines
     shown = [" running ..."] if lines is None else [f" {line}" for line in lines[state.pages.first :][: room - 1]]
     return [Text(f" {state.pages.title}", "bold"), *map(Text, shown)]
 
 
-def _last_line(state: State) -> Text:
+def _last_line(state: ViewState) -> Text:
     if state.question is not None:
         return Text(f" {state.question.action} {state.question.meant}? y/n", "bold reverse")
     if state.typed is not None:

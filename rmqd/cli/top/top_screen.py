@@ -47,7 +47,7 @@ class DaemonWatch:
         self._error = ""
         self._at = time.monotonic()
         self._soon = threading.Event()
-        self.news: queue.SimpleQueue[Callable[[top_frame.State], top_frame.State]] = queue.SimpleQueue()
+        self.news: queue.SimpleQueue[Callable[[top_frame.ViewState], top_frame.ViewState]] = queue.SimpleQueue()
         """The results of pauses, resumes and `rmqd diagnose`: what they change in the user's state."""
         self.woken: Callable[[], None] = lambda: None
 
@@ -70,11 +70,11 @@ class DaemonWatch:
                 self._document, self._error, self._at = printable_values(document), "", time.monotonic()
             self.woken()
 
-    def request(self, wish: top_frame.Switch | top_frame.Diagnose) -> None:
+    def request(self, wish: top_frame.PauseSwitch | top_frame.Diagnose) -> None:
         """Pause or resume a group or a queue of it, or diagnose a group. `news` gets the result."""
 
         def do() -> None:
-            if isinstance(wish, top_frame.Switch):
+            if isinstance(wish, top_frame.PauseSwitch):
                 notice = self._switched(wish)
                 self.news.put(lambda state: replace(state, notice=notice))
             else:
@@ -85,7 +85,7 @@ class DaemonWatch:
 
         threading.Thread(target=do, name="rmqd top requests", daemon=True).start()
 
-    def _switched(self, switch: top_frame.Switch) -> str:
+    def _switched(self, switch: top_frame.PauseSwitch) -> str:
         try:
             report = self._daemon.switch(switch.action, switch.group, switch.topic, switch.broker, switch.queue)
         except (DaemonUnreachableError, DaemonRefusedError) as error:
@@ -121,31 +121,33 @@ class Quit:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressed:
+class KeyResult:
     """The result of a key."""
 
-    state: top_frame.State
-    wish: top_frame.Switch | top_frame.Diagnose | Quit | None = None
+    state: top_frame.ViewState
+    wish: top_frame.PauseSwitch | top_frame.Diagnose | Quit | None = None
 
 
-def press(state: top_frame.State, key: str, document: dict[str, Any]) -> Pressed:
+def press(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> KeyResult:
     """Return the state after a key, which is a character or a name such as `enter`."""
     if key == "ctrl-c":
-        return Pressed(state, Quit())
+        return KeyResult(state, Quit())
     state = replace(state, notice="")
     if state.question is not None:
         answer = replace(state, question=None)
         return (
-            Pressed(answer, state.question) if key in "yY" else Pressed(replace(answer, notice="nothing was changed"))
+            KeyResult(answer, state.question)
+            if key in "yY"
+            else KeyResult(replace(answer, notice="nothing was changed"))
         )
     if state.typed is not None:
-        return Pressed(_type(state, state.typed, key))
+        return KeyResult(_type(state, state.typed, key))
     if state.pages is not None:
-        return Pressed(_turn(state, state.pages, key))
+        return KeyResult(_turn(state, state.pages, key))
     return _in_list(state, key, document)
 
 
-def _type(state: top_frame.State, typed: str, key: str) -> top_frame.State:
+def _type(state: top_frame.ViewState, typed: str, key: str) -> top_frame.ViewState:
     if key == "escape":
         return replace(state.with_listing(filter=""), typed=None)
     if key == "enter":
@@ -154,7 +156,7 @@ def _type(state: top_frame.State, typed: str, key: str) -> top_frame.State:
     return replace(state.with_listing(filter=typed), typed=typed)
 
 
-def _turn(state: top_frame.State, pages: top_frame.Pages, key: str) -> top_frame.State:
+def _turn(state: top_frame.ViewState, pages: top_frame.TextOverlay, key: str) -> top_frame.ViewState:
     if key in (*BACK, "q", "?"):
         return replace(state, pages=None)
     last = max(0, len(pages.lines or ()) - state.page)
@@ -163,57 +165,59 @@ def _turn(state: top_frame.State, pages: top_frame.Pages, key: str) -> top_frame
     return replace(state, pages=replace(pages, first=min(max(0, first), last)))
 
 
-def _in_list(state: top_frame.State, key: str, document: dict[str, Any]) -> Pressed:
+def _in_list(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> KeyResult:
     if key == "q":
-        return Pressed(state, Quit())
+        return KeyResult(state, Quit())
     if key in ("?", "h"):
-        return Pressed(replace(state, pages=top_frame.Pages("help", top_frame.HELP)))
+        return KeyResult(replace(state, pages=top_frame.TextOverlay("help", top_frame.HELP)))
     if key == "/":
-        return Pressed(replace(state, typed=state.listing.filter))
+        return KeyResult(replace(state, typed=state.listing.filter))
     if key in ("<", ">"):
         places = len(state.listing.columns)
-        return Pressed(state.with_listing(sort=(state.listing.sort + (1 if key == ">" else -1)) % places))
+        return KeyResult(state.with_listing(sort=(state.listing.sort + (1 if key == ">" else -1)) % places))
     if key == "r":
-        return Pressed(state.with_listing(backward=not state.listing.backward))
+        return KeyResult(state.with_listing(backward=not state.listing.backward))
     if key in BACK:
-        return Pressed(replace(state, group="") if state.group else state.with_listing(filter=""))
+        return KeyResult(replace(state, group="") if state.group else state.with_listing(filter=""))
     chosen = state.chosen(document)
-    return Pressed(state) if chosen is None else _on_row(state, key, document, chosen)
+    return KeyResult(state) if chosen is None else _on_row(state, key, document, chosen)
 
 
-def _on_row(state: top_frame.State, key: str, document: dict[str, Any], chosen: Fields) -> Pressed:
+def _on_row(state: top_frame.ViewState, key: str, document: dict[str, Any], chosen: Fields) -> KeyResult:
     """Handle a key for the row under the cursor."""
     if key in STEPS or key in PAGES or key in ENDS:
-        return Pressed(_move(state, key, document))
+        return KeyResult(_move(state, key, document))
     name = state.group or str(chosen["name"])
     if key in OPEN and not state.group:
-        return Pressed(replace(state, group=name, queues=replace(state.queues, cursor="", filter="")))
+        return KeyResult(replace(state, group=name, queues=replace(state.queues, cursor="", filter="")))
     if key == "p" and chosen.get("is_retry"):
-        return Pressed(replace(state, notice="a retry queue can only be paused with its whole group"))
+        return KeyResult(replace(state, notice="a retry queue can only be paused with its whole group"))
     if key == "p":
-        return Pressed(replace(state, question=_switch(name, document, chosen)))
+        return KeyResult(replace(state, question=_switch(name, document, chosen)))
     if key == "d":
-        return Pressed(replace(state, pages=top_frame.Pages(f"rmqd diagnose {name}", None)), top_frame.Diagnose(name))
-    return Pressed(state)
+        return KeyResult(
+            replace(state, pages=top_frame.TextOverlay(f"rmqd diagnose {name}", None)), top_frame.Diagnose(name)
+        )
+    return KeyResult(state)
 
 
-def _move(state: top_frame.State, key: str, document: dict[str, Any]) -> top_frame.State:
+def _move(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> top_frame.ViewState:
     rows = state.rows(document)
     place = state.listing.at(rows) + STEPS.get(key, PAGES.get(key, 0) * state.page)
     place = ENDS[key] % len(rows) if key in ENDS else min(max(0, place), len(rows) - 1)
     return state.with_listing(cursor=top_frame.key_of(rows[place]))
 
 
-def _switch(name: str, document: dict[str, Any], chosen: Fields) -> top_frame.Switch:
+def _switch(name: str, document: dict[str, Any], chosen: Fields) -> top_frame.PauseSwitch:
     """Return the request to pause or resume the group or the selected queue, whichever applies."""
     if "queue" not in chosen:
-        return top_frame.Switch("resume" if chosen["paused"] else "pause", name)
+        return top_frame.PauseSwitch("resume" if chosen["paused"] else "pause", name)
     group = top_frame.group_of(document, name) or {"paused": False, "pauses": []}
     # -1 means any queue of the broker, because the group pops
     number = chosen["queue"] if chosen["queue"] >= 0 else None
     scope = {"topic": chosen["topic"], "broker": chosen["broker"], "queue": number}
     is_paused = chosen["state"] == "paused" or scope in group["pauses"]
-    return top_frame.Switch("resume" if is_paused else "pause", name, **scope)
+    return top_frame.PauseSwitch("resume" if is_paused else "pause", name, **scope)
 
 
 NAMES: Final = {
@@ -235,7 +239,7 @@ def keys_in(text: str) -> Iterator[str]:
 
 
 class TerminalScreen:
-    """A terminal that is taken for a block and then restored, also on Ctrl-Z and on signals."""
+    """A terminal in raw mode for the duration of a block. It is restored afterwards, also on Ctrl-Z and on signals."""
 
     def __init__(self) -> None:
         self._keys = sys.stdin.fileno()
@@ -310,12 +314,12 @@ def _end(number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-TICK_SECONDS: Final = 1.0  # redraws the age of the figures and the time, whatever the daemon does
+TICK_SECONDS: Final = 1.0  # how often the view is redrawn without news, because it shows ages and the time
 
 
 def run(watch: DaemonWatch) -> None:
     """Show the daemon until the user quits, or the terminal is closed."""
-    screen, state = TerminalScreen(), top_frame.State()
+    screen, state = TerminalScreen(), top_frame.ViewState()
     watch.woken = screen.wake
     watch.start()
     with screen.taken():

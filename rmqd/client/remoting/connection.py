@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import structlog
 
-from rmqd.client.remoting.frame_reader import Intake
+from rmqd.client.remoting.frame_reader import FrameReader
 from rmqd.client.remoting.pending import PendingRequests, ResponseFuture, Traffic
 from rmqd.client.remoting.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
@@ -76,7 +76,7 @@ class RemotingConnection(asyncio.Protocol):
         self._on_lost = on_lost
         self._on_answer = on_answer
         self.pending = PendingRequests(address, traffic, refusals, clock)
-        self._intake = Intake(
+        self._intake = FrameReader(
             max_frame_size_bytes, self.pending.resolve, functools.partial(on_request, self), self._failed, self._resume
         )
         self._transport: asyncio.Transport | None = None

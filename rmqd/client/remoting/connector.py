@@ -12,9 +12,9 @@ Three kinds of failures are counted separately, because they mean different thin
 - A *loss*: a connection ended before the peer had answered anything. Servers do that if TLS settings do not fit. One
   loss is ignored; the caller treats the second consecutive loss as a failure.
 - A *break*: a connection received bytes that cannot be decoded, or the peer answered on it and closed it within its
-  first second. A response on the next connection does not reset the count, because most responses get through a bad
-  line. Pauses after breaks are short: a broker removes a client when its connection ends, and after a second without a
-  heartbeat the other members acquire its queues.
+  first second. A response on the next connection does not reset the count, because most responses arrive intact even on
+  a bad network. Pauses after breaks are short: a broker removes a client when its connection ends, and after a second
+  without a heartbeat the other members acquire its queues.
 """
 
 from __future__ import annotations
@@ -273,10 +273,10 @@ class Breakers:
     def check_rest(self, address: str) -> None:
         """Raise CircuitOpenError, or TlsError, during the pause after a failure."""
         if self.rest_seconds(address):
-            self.check_answers(address)
+            self.check_responding(address)
 
-    def check_answers(self, address: str) -> None:
-        """Raise the same until the address responds again: for requests that may wait for long."""
+    def check_responding(self, address: str) -> None:
+        """Raise the same errors until the address responds again, for requests that may wait for a long time."""
         error = self._of(address).error
         if error is not None:  # a new exception for each caller, because raising one adds to its traceback
             kind = TlsError if isinstance(error, TlsError) else CircuitOpenError
@@ -291,7 +291,7 @@ class Breakers:
             yield
             return
         if breaker.is_probed:
-            self.check_answers(address)
+            self.check_responding(address)
         breaker.is_probed = True
         try:
             yield

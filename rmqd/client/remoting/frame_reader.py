@@ -17,7 +17,7 @@ _KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 Taker = Callable[[RemotingCommand], None]
 
 
-class Intake:
+class FrameReader:
     """Splits bytes into frames and passes on the commands, in order.
 
     If a peer sends very many commands at once, reading is paused until they are passed on, so that other connections
@@ -33,7 +33,7 @@ class Intake:
         on_error: Callable[[Exception], None],
         on_passed: Callable[[], None],
     ) -> None:
-        """`on_passed` is called when a later turn has passed on commands; the caller of `feed` knows when it did."""
+        """`on_passed` is called when a later turn has passed on commands. `feed` itself reports this by its result."""
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._on_reply = on_reply
         self._on_request = on_request
@@ -104,7 +104,7 @@ class Intake:
 
 T = TypeVar("T")
 
-MAX_BYTES_HERE: Final = 32 * 1024  # fastjson's dialect is parsed at about one byte per microsecond
+MAX_BYTES_HERE: Final = 32 * 1024  # a body in fastjson's dialect takes about one microsecond per byte
 
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
@@ -116,5 +116,5 @@ async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
 
 @functools.cache
 def _thread() -> ThreadPoolExecutor:
-    """Return rmqd's own thread, as handlers may fill asyncio's executor. One body at a time limits the memory."""
+    """Return rmqd's own thread, because handlers may fill asyncio's executor. One body at a time limits the memory."""
     return ThreadPoolExecutor(1, "rmqd-parsing")

@@ -23,11 +23,11 @@ from rmqd.runtime.value_kinds import (
     Choice,
     Duration,
     Flag,
+    Integer,
     Key,
     Size,
     Substituted,
     ValueKind,
-    Whole,
     as_list,
     key_of,
     show,
@@ -143,7 +143,7 @@ def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) ->
     """Return a Java value in rmqd's notation; "" for text, which may be a secret, and for invalid values."""
     model = model_at(root, place[:-1])
     kind = None if model is None else kind_of(keys_of(model)[str(place[-1])])
-    if not isinstance(kind, Choice | Duration | Flag | Size | Whole) or isinstance(value, Substituted):
+    if not isinstance(kind, Choice | Duration | Flag | Size | Integer) or isinstance(value, Substituted):
         return ""
     accepted = java_names.value_from_java(kind, name, value)
     return "" if accepted is None else f": {str(accepted).lower() if isinstance(accepted, bool) else accepted}"

@@ -23,11 +23,11 @@ from rmqd.runtime.value_kinds import (
     Choice,
     Duration,
     Flag,
+    Integer,
     Key,
     Size,
     Text,
     ValueKind,
-    Whole,
     or_substituted,
     show,
     wrong,
@@ -50,7 +50,7 @@ _BY_NAME: Final = "by the names of their classes, or of classes that these inher
 class RetryConfig(Section):
     """Retries in place: the handler is called again in its slot before the attempt counts as failed."""
 
-    in_place: Annotated[int, Whole(0, 100)] = setting(
+    in_place: Annotated[int, Integer(0, 100)] = setting(
         0, "maximum number of further calls, 0 to 100, before the attempt counts as failed"
     )
     backoff: Annotated[float, Duration("0s", "1h")] = setting(
@@ -63,7 +63,7 @@ class RetryConfig(Section):
 
 
 class DeadLetterConfig(Section):
-    """Failures that a retry cannot repair."""
+    """Failures whose messages are dead-lettered at once, because a retry cannot help."""
 
     on: list[Annotated[str, _EXCEPTION]] = Field(
         default_factory=list, description=f"exceptions whose messages go to the dead letters at once, {_BY_NAME}"
@@ -138,11 +138,11 @@ class HandlerConfig(Section):
     options: dict[str, Any] = Field(
         default_factory=dict, description="passed to the handler; validated by its Options model, if it has one"
     )
-    concurrency: Annotated[int | Literal["auto"], Whole(1, 1000, word="auto")] = setting(
+    concurrency: Annotated[int | Literal["auto"], Integer(1, 1000, word="auto")] = setting(
         20, "batches handled at once in this process, 1 to 1000; auto: as many as possible without slower calls"
     )
-    max_concurrency: Annotated[int, Whole(1, 1000)] = setting(256, "the limit of concurrency: auto, 1 to 1000")
-    processes: Annotated[int, Whole(0, 256)] = setting(
+    max_concurrency: Annotated[int, Integer(1, 1000)] = setting(256, "the limit of concurrency: auto, 1 to 1000")
+    processes: Annotated[int, Integer(0, 256)] = setting(
         0,
         "above 0: calls run in this number of worker processes, each with one batch at a time, instead of concurrency; "
         "for CPU-bound work",
@@ -220,7 +220,7 @@ class AllocatedQueue(Section):
 
     topic: Annotated[str, Text()]
     broker_name: Annotated[str, Text()]
-    queue_id: Annotated[int, Whole(0)]
+    queue_id: Annotated[int, Integer(0)]
 
 
 class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not see that sections are frozen too
@@ -294,7 +294,7 @@ class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not se
     trace_topic: Annotated[str, Text("a topic's name", is_topic)] = setting(
         TRACE_TOPIC, "the topic of message trace; brokers with traceTopicEnable have the default"
     )
-    trace_msg_batch_num: Annotated[int, Whole(1, MAX_TRACE_CALLS)] = setting(
+    trace_msg_batch_num: Annotated[int, Integer(1, MAX_TRACE_CALLS)] = setting(
         10, "maximum number of handler calls in one trace message, 1 to 20"
     )
     spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic_core import PydanticCustomError
 
 from rmqd.consumer.allocate import JAVA_NAMES as STRATEGIES
-from rmqd.runtime.value_kinds import Duration, Flag, Size, Substituted, ValueKind, Whole
+from rmqd.runtime.value_kinds import Duration, Flag, Integer, Size, Substituted, ValueKind
 
 _KEYS: Final = {
     "nameserver": "namesrvAddr nameServer",
@@ -141,7 +141,7 @@ def value_from_java(kind: object, name: str, value: Any) -> Any:
             )
         except PydanticCustomError:
             continue
-        return checked if isinstance(kind, Flag | Whole) else one
+        return checked if isinstance(kind, Flag | Integer) else one
     return None
 
 

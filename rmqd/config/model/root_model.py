@@ -14,7 +14,7 @@ from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOpt
 from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
 from rmqd.config.model.group_model import GroupConfig, HandlerConfig
 from rmqd.runtime.files import read_small_file
-from rmqd.runtime.value_kinds import Choice, Flag, Text, Whole
+from rmqd.runtime.value_kinds import Choice, Flag, Integer, Text
 
 DEFAULT_CLUSTER: Final = "default"
 """The name of the cluster at the top level of the configuration, and of the default cluster for groups."""
@@ -126,7 +126,7 @@ class MetricsConfig(Section):
         "whether each queue has series: always; never, only sums by topic; auto: up to per_queue_limit queues, else "
         "sums by topic, and the lag of the ten worst queues of each group",
     )
-    per_queue_limit: Annotated[int, Whole(0)] = setting(
+    per_queue_limit: Annotated[int, Integer(0)] = setting(
         1000, "0 or more: how many queues of this daemon have series with per_queue: auto"
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field
 
 from rmqd.config.model.forms import Section, setting
-from rmqd.runtime.value_kinds import Choice, Text, Whole, parse_duration_ms
+from rmqd.runtime.value_kinds import Choice, Integer, Text, parse_duration_ms
 
 AVAILABLE_NOW = "available_now"
 
@@ -43,7 +43,7 @@ class SparkConfig(Section):
     options: dict[str, Any] = Field(
         default_factory=dict, description="options of the source rocketmq, such as minPartitions; docs/spark.md"
     )
-    max_offsets_per_trigger: Annotated[int, Whole(0)] = setting(0, "maximum messages per micro-batch; 0: no limit")
+    max_offsets_per_trigger: Annotated[int, Integer(0)] = setting(0, "maximum messages per micro-batch; 0: no limit")
 
 
 class PipelineConfig(Section):

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from rmqd.consumer.assigned.queue_status import AssignmentStatus, Loop
+from rmqd.consumer.assigned.queue_status import AssignmentStatus, RequestLoop
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
@@ -152,7 +152,7 @@ class Assignment(ABC):
         return self._release_signal.begun.is_set()
 
     @property
-    def loop(self) -> Loop | None:
+    def loop(self) -> RequestLoop | None:
         """The loop that fetches the messages; None until the queue is acquired."""
         return self.status.loop
 

@@ -36,7 +36,7 @@ _SUBSCRIPTION_AWAY: Final = (
 )
 
 
-class Loop(ABC):
+class RequestLoop(ABC):
     """The requests for messages of one assignment. `asked_at` and `answered_at` are monotonic.
 
     `begun_at` is when its cache was created (Unix seconds): at the acquisition, or when an operator moved the queue.
@@ -198,7 +198,7 @@ _STALLED: Final = "messages wait and nothing holds the queue back, but it makes 
 class AssignmentStatus(ABC):
     """The state of an assignment, and the time of its last change. Its loop is None until it is acquired."""
 
-    loop: Loop | None
+    loop: RequestLoop | None
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.stall: Problem | None = None  # set by the watchdog

@@ -1,4 +1,4 @@
-"""Flow control: when a queue is not pulled, and a group's limit of messages per second."""
+"""Flow control: the limits that stop the pulls of a queue, and a group's limit of messages per second."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Reason = Literal["count", "size", "span", "paused"]
 class Thresholds:
     """The limits of one queue's cache: messages, bytes, and the span of their offsets.
 
-    A pull is sent while no threshold is exceeded, so the cache exceeds it by one response at most.
+    A pull is sent only while no threshold is exceeded, so a cache exceeds a threshold by at most one response.
     """
 
     count: int
@@ -119,6 +119,6 @@ class RateLimit:
         if self.per_second:
             self._free_at = max(self._free_at, self._clock.monotonic()) + messages / self.per_second
 
-    def most(self, pull_batch_size: int) -> int:
+    def batch_limit(self, pull_batch_size: int) -> int:
         """Return how many messages a pull may request, so that a low rate does not cause bursts."""
         return min(pull_batch_size, max(1, int(self.per_second))) if self.per_second else pull_batch_size

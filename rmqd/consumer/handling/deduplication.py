@@ -27,7 +27,7 @@ from rmqd.consumer.handling.held_claims import LEASE_SECONDS, Claim, HeldClaims
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.handler_api.batch import Batch, Decision, Outcome
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import Standing, Terms, key_of
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, key_of
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import value_by
@@ -53,7 +53,7 @@ class Deduplication:
         self._group = unwrap_namespace(options.group, options.namespace)
         self._in_order = options.consume_mode == "orderly" and not options.order_by
         owner = secrets.token_hex(8)
-        terms = Terms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
+        terms = ClaimTerms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
         store = open_store(options.deduplication.store, options.deduplication.url, terms)
         self._claims = HeldClaims(store, owner, clock)
         self.run = self._claims.run
@@ -165,17 +165,17 @@ class Deduplication:
         for index, standing in standings.items():
             if index >= most:
                 break
-            if standing is Standing.CONFIRMED:
+            if standing is ClaimState.CONFIRMED:
                 self._leave_out(batch, (index,), HANDLED_BEFORE)
-            elif standing is Standing.HELD:
+            elif standing is ClaimState.HELD:
                 self._leave_out(batch, (index,), _WAIT)
                 if self._in_order:
                     most = index
-        if Standing.HELD in standings.values():
+        if ClaimState.HELD in standings.values():
             now = self.clock.monotonic()
             seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= SEEN_SECONDS}
             self._held_elsewhere = {**seen, process_queue.message_queue: now}
-        claims.forget(claim, [index for index, standing in standings.items() if standing is not Standing.OURS])
+        claims.forget(claim, [index for index, standing in standings.items() if standing is not ClaimState.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
         if most < len(batch):  # in an orderly queue, no message may pass a waiting one
             self._leave_out(batch, range(most, len(batch)), _WAIT)
@@ -185,7 +185,8 @@ class Deduplication:
         """Reserve the keys to claim. Returns the index of the first message that must wait with all later ones."""
         for index, message in enumerate(batch):
             name = self._id_of(message)
-            # former records contain only the topic, which lite topics share, so equal keys of lite topics would collide
+            # records of earlier versions contain only the topic, which all lite topics share, so their equal keys would
+            # collide
             former = "" if message.lite_topic and not self._is_by_id else message.topic
             if name and not self._claims.reserve(claim, index, key_of(str(message.identity), name), former):
                 # a duplicate within the batch, or in the batch of another worker

@@ -18,7 +18,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, Held, Key, Standing
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, Held, Key
 from rmqd.runtime.clock import Clock, doubled, wait_within
 
 log = structlog.get_logger(__name__)
@@ -75,7 +75,7 @@ class HeldClaims:
         claim.keys[index], claim.former[key] = key, former
         return True
 
-    async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, Standing] | None:
+    async def ask(self, claim: Claim, gives_up: Callable[[], bool]) -> Mapping[int, ClaimState] | None:
         """Claim the keys in the store. Returns the result by index. Waits for the store; None if `gives_up` is true."""
         if not claim.keys:
             return {}
@@ -102,7 +102,7 @@ class HeldClaims:
             log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
 
     def owe(self, claim: Claim, indexes: Iterable[int]) -> None:
-        """Let `close` confirm messages of a call that will not be settled, unless others of it are being confirmed."""
+        """Let `close` confirm messages of a call that will not be settled, unless a confirmation is already running."""
         if claim not in self._confirming and (owed := [index for index in indexes if index in claim.keys]):
             self._confirming[claim] = owed
 

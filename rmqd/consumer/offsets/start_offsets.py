@@ -1,13 +1,13 @@
 """The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later.
 
-`Founding` decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not this
-process.
+`StartOffsets` decides by the stored offsets whether the group is new, or a queue was added to an existing group.
 
 A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
 specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it
-may be skipped, even if the group was not running. Third: another member is about to start there. To distinguish these,
-the first member, which finds no offset of the group at all, stores at once the start offset of every queue in the
-topics' first routes, including other members' queues. From then on a queue without an offset was added later.
+may be skipped, even if the group was not running. Third: another member is about to start there. To distinguish these
+cases, the first member of a group, which finds no offset at all, at once stores the start offset of every queue in the
+topics' first routes, including the queues of other members. After that, a queue without an offset must have been added
+later.
 
 The order of storing a new group's offsets shows whether an earlier attempt was interrupted (`in_storing_order`).
 
@@ -40,7 +40,7 @@ from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
-_SINGLE = 0.5  # between the second lowest queue id and the lowest one
+_SINGLE = 0.5  # orders a broker's only queue between the second lowest queue id and the lowest one
 
 
 def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]:
@@ -78,7 +78,7 @@ Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_qu
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class QueueStart:
     """The first offset to pull, the reason for it, and whether it is already the group's stored offset."""
 
     offset: int
@@ -99,7 +99,7 @@ class StartPolicy:
     timestamp_ms: int
     started_ms: int
 
-    async def of_new_group(self, queue: MessageQueue) -> Start:
+    async def of_new_group(self, queue: MessageQueue) -> QueueStart:
         """Return a new group's start offset (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
 
         | consume_from_where | topic                          | the group's retry topic |
@@ -114,18 +114,18 @@ class StartPolicy:
         """
         where, is_retry = self.where, is_retry_topic(queue.topic)
         if where == "first_offset" or (where == "last_offset" and is_retry):
-            return Start(await self._first(queue), where)
+            return QueueStart(await self._first(queue), where)
         if where == "last_offset" and await self._came_after_start(queue):
-            return Start(await self._first(queue), "later_queue")
+            return QueueStart(await self._first(queue), "later_queue")
         if where == "last_offset" or is_retry:
-            return Start(await self._end(get_max_offset, queue), where)
-        return Start(await self.search(queue, self.timestamp_ms), where)
+            return QueueStart(await self._end(get_max_offset, queue), where)
+        return QueueStart(await self.search(queue, self.timestamp_ms), where)
 
-    async def of_later_queue(self, queue: MessageQueue) -> Start:
+    async def of_later_queue(self, queue: MessageQueue) -> QueueStart:
         """Return an existing group's start offset in a queue added later: its first message, to skip none."""
-        return Start(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
+        return QueueStart(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
-    async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> Start:
+    async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> QueueStart:
         """Return the start offset if the broker has lost this process's commit, and perhaps the queue with it.
 
         If the topic was recreated and the queue is another one, it either ends below the commit, or has messages below
@@ -133,11 +133,11 @@ class StartPolicy:
         """
         end = await self._end(get_max_offset, queue)
         if not end and is_retry_topic(queue.topic):  # the queue is unreadable, or empty, which a pull will show
-            return Start(committed, "committed")
+            return QueueStart(committed, "committed")
         unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
         if min(end, unseen) >= committed:
-            return Start(committed, "committed")
-        return Start(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
+            return QueueStart(committed, "committed")
+        return QueueStart(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time. Raises RmqdError."""
@@ -197,17 +197,17 @@ class StartOffsets(ABC):
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
         self._turn = asyncio.Lock()
         self._leaves_brokers_out = leaves_brokers_out
-        # with first_offset it does not matter whether the group is new
+        # with first_offset, new groups and added queues start at the same offset
         self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
         self._deferred: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
-        self._starts: dict[MessageQueue, Start] = {}  # decided by this process
+        self._starts: dict[MessageQueue, QueueStart] = {}  # decided by this process
 
     def note_route(self, topic: str) -> None:
-        """Record a topic's first route: its current queues, or none if name servers do not know the topic."""
+        """Record a topic's first route: its current queues, or no queues if name servers do not know the topic."""
         self._first.setdefault(topic, frozenset(self.client.routes.queues(topic)))
 
-    async def start(self, queue: MessageQueue, stored: int | None) -> Start:
+    async def start(self, queue: MessageQueue, stored: int | None) -> QueueStart:
         """Return the start offset of a queue; `stored` is the group's offset of it, if there is one.
 
         Raises RmqdError if the start offset cannot be determined yet.
@@ -216,9 +216,9 @@ class StartOffsets(ABC):
             await self.ensure()
             stored, decided = await self.stored(queue), self._starts.get(queue)
             if decided is not None and stored in (None, decided.offset):
-                return Start(decided.offset, decided.why, is_stored=stored is not None)
+                return QueueStart(decided.offset, decided.why, is_stored=stored is not None)
         if stored is not None:
-            return Start(stored, "committed", is_stored=True)
+            return QueueStart(stored, "committed", is_stored=True)
         if (deferred_ms := self._deferred.get(queue)) is not None:
             return await self._deferred_start(queue, deferred_ms)
         return await self.policy.of_later_queue(queue)
@@ -256,10 +256,10 @@ class StartOffsets(ABC):
             self._deferred[queue] = now_ms
             log.warning("queue.not_founded", queue=str(queue))
 
-    async def _deferred_start(self, queue: MessageQueue, deferred_ms: int) -> Start:
-        """Return the start offset that the queue would have had then. Its end at that time is found by store time."""
+    async def _deferred_start(self, queue: MessageQueue, deferred_ms: int) -> QueueStart:
+        """Return the start offset that the queue had when it was deferred. Store times show its end at that time."""
         if self.policy.where == "last_offset":
-            return Start(await self.policy.search(queue, deferred_ms - CLOCKS_APART_MS), "last_offset")
+            return QueueStart(await self.policy.search(queue, deferred_ms - CLOCKS_APART_MS), "last_offset")
         return await self.policy.of_new_group(queue)
 
     async def _at_brokers(

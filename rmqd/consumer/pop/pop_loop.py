@@ -12,7 +12,7 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_status import Loop
+from rmqd.consumer.assigned.queue_status import RequestLoop
 from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
@@ -35,7 +35,7 @@ from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, MessageBlock
 
-KEEP_SECONDS: Final = 60.0  # a measured clock difference is valid for one to two times so long
+KEEP_SECONDS: Final = 60.0  # how long a measured clock difference is used, at least; at most twice as long
 PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
 
 
@@ -43,13 +43,13 @@ class PopTime:
     """Converts a broker's pop times to this process's monotonic clock: the invisible time starts at the pop.
 
     A response may be read long after its messages were popped: on a slow network, or if this process was suspended. It
-    contains the time of the pop by the broker's clock, which may differ from the clock of this machine by any amount.
+    contains the time of the pop on the broker's clock, which may differ from the clock of this machine by any amount.
     No single response shows the difference, but the response that was read soonest after its pop comes close. So the
     converted time is too late by the network delay of that response, about a millisecond.
 
-    If a broker's clock is set forward, the difference becomes smaller, which shows at once. If it is set back, that
-    shows as soon as a pop would be older than its request. Until then, converted times are too early. That lasts two
-    minutes at most, until the earlier difference is forgotten.
+    If a broker's clock is set forward, the difference becomes smaller, which shows at once. If the clock is set back, a
+    pop soon seems to be older than its request. Until then, converted times are too early. The earlier difference
+    is forgotten after two minutes.
     """
 
     def __init__(self) -> None:
@@ -73,22 +73,22 @@ log = structlog.get_logger(__name__)
 
 POPS_AT_ONCE: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
 
-LEFT_SHARE: Final = 2  # messages without room in the cache may wait for 1/2 of the invisible time
+LEFT_SHARE: Final = 2  # messages without room in the cache may wait for this fraction (1/2) of the invisible time
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)
 _NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode.PULL_NOT_FOUND)))
 
 
-class PopLoop(Loop):
+class PopLoop(RequestLoop):
     """The pops of one assignment, from its acquisition to its release."""
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, source: PopSource) -> None:
         super().__init__(context, source.message_queue)
-        self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # keyed by the messages' own queue
+        self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # key: the queue that stores the messages
         self.rest = 0  # messages that wait on the broker, from the last response
         self.swamped = False  # messages were discarded, because no handler was free for them
-        self._full_times = 0  # how often the unacknowledged messages prevented a pop
+        self._full_times = 0  # how often too many unacknowledged messages prevented a pop
         self.cached = asyncio.Event()  # set when messages are put into the queues
         self.moved_at = self.asked_at  # when messages were last finished, or arrived while none waited
         self._source = source
@@ -147,7 +147,7 @@ class PopLoop(Loop):
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
         self._acceptor.choose_by(subscription.tags_set)
-        self._request.fields = self._source.fields(context.rate_limit.most(self._batch))
+        self._request.fields = self._source.fields(context.rate_limit.batch_limit(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
         """Pop repeatedly. The broker holds only the pops of the first task; the others pop only while messages wait."""
@@ -195,7 +195,7 @@ class PopLoop(Loop):
             if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
             for block in self._divided(framed, header, popped_at):
-                if context.clock.monotonic() >= block.renew_at:  # others can see them soon, or already do
+                if context.clock.monotonic() >= block.renew_at:  # soon visible to other members, or already
                     queue, seconds = str(block.queue), round(read_at - popped_at, 3)
                     log.warning("pop.came_late", queue=queue, messages=len(block.messages), seconds=seconds)
                     continue
@@ -284,7 +284,7 @@ class PopLoop(Loop):
         await self._context.clock.sleep(after_error())
 
     def _hold_back(self) -> Reason | None:
-        """Return the reason not to pop, by Java's check, which also reserves room for the pops in progress."""
+        """Return the reason not to pop. As in Java, room is also reserved for the pops in progress."""
         if self._context.paused or self.is_paused:
             return "paused"
         if self._waits_for_circuit():
@@ -303,7 +303,7 @@ class PopLoop(Loop):
         return circuit.state == "open" or has_new or self._request.under_way > 0
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
-        """Wait until the reason to hold back is gone. If `counted`, report it to the statistics."""
+        """Wait until the reason for not popping is gone. If `counted`, report it to the statistics."""
         context, stats = self._context, self._context.stats[self._message_queue.topic]
         since = context.clock.monotonic()
         if counted:

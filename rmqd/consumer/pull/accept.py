@@ -9,11 +9,10 @@
 4. *Count* the wanted messages, for the rate limit and the metrics.
 5. *Put* all messages into the process queue, and notify the service.
 
-`MessageAcceptor.take` does steps 3 to 5 without waiting. The first two steps differ by the consequence of an unfinished
-message:
+`MessageAcceptor.take` does steps 3 to 5 without waiting. The first two steps depend on how the messages were fetched:
 
 - **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
-  after two responses had the same bytes (`response_validation`). A message that must be dead-lettered stays in the
+  after two responses with the same bytes (`response_validation`). A message that must be dead-lettered stays in the
   cache until a broker has accepted it, so that no commit passes it (`corrupt_messages`). With the policy `stop` pulling
   stops there.
 - **A pop** is repeated by the broker for every message that is not acknowledged in time. So the first response counts,
@@ -38,7 +37,7 @@ from rmqd.consumer.consumer_options import OnCorruptMessage
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
-from rmqd.wire.messages.compression import NO_LIMIT, Opening
+from rmqd.wire.messages.compression import NO_LIMIT, BlockDecompression
 from rmqd.wire.messages.message import Message, MessageBlock
 
 THREADS: Final = 2  # per process; each decompresses one response, as far as there is room
@@ -75,7 +74,9 @@ async def open_bodies(
     offset `low`; and, with `ends_at_corrupt`, the messages behind the first corrupt one. A batch counts as corrupt
     unless `unwraps`.
     """
-    opening = Opening(block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt)
+    opening = BlockDecompression(
+        block, max_body_size, room_bytes, low, unwraps=unwraps, ends_at_corrupt=ends_at_corrupt
+    )
     if not opening.at_once():
         try:
             await asyncio.get_running_loop().run_in_executor(_threads(), opening.rest)

@@ -26,7 +26,7 @@ import structlog
 from rmqd.consumer.assigned.assignment import Assignment, LazyEvent, ReleaseSignal
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext, ReleasedOffset
-from rmqd.consumer.offsets.start_offsets import Start
+from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import until_answered
 from rmqd.consumer.pull.pull_status import QueueStatus
@@ -109,14 +109,14 @@ class QueueRelease:
             signal.until = max(signal.until, now + LAST_COMMIT_SECONDS)
 
     def _count_repeated(self, process_queue: ProcessQueue, *, is_committed: bool) -> None:
-        """Count the messages that are finished here above the stored offset: the next owner handles them again."""
+        """Count the messages finished here above the stored offset, which the next owner handles again."""
         offset = process_queue.commit_offset()
         stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
         if repeated := process_queue.finished_above() + max(0, offset - stored):
             process_queue.stats.may_repeat(self._signal.cause, repeated)
 
     def _may_commit(self) -> bool:
-        """Return whether a commit may be sent. After the deadline or without the lock another member may own it."""
+        """Return whether a commit may be sent. Without the lock or after the deadline, it could harm the next owner."""
         return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._signal.until
 
     async def _drain(self, loop: PullLoop) -> bool:
@@ -226,7 +226,7 @@ class AssignedQueue(Assignment):
         self.status = QueueStatus(context, message_queue)
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
         self._cut = LazyEvent()  # the pull loop must be restarted
-        self._in_peace = True  # whether the previous owner has released the queue, so that it commits nothing any more
+        self._in_peace = True  # whether the previous owner has released the queue, so that it will not commit any more
         self._is_doubtful = False  # whether the queue's lock was lost, or may have been
         self._sought: tuple[int, Callable[[ProcessQueue], None]] | None = None
         self._seek_ended = LazyEvent()
@@ -317,7 +317,7 @@ class AssignedQueue(Assignment):
         self._check_released_offset(start.offset)
         await self._pull(loop)
 
-    async def _start(self) -> Start:
+    async def _start(self) -> QueueStart:
         """Determine the start offset, and store it before the first pull. Raises RmqdError."""
         try:
             return await self.find_start()
@@ -327,7 +327,7 @@ class AssignedQueue(Assignment):
                 self._context.client.remoting.security.refusals.needed(error)
             raise
 
-    async def find_start(self) -> Start:
+    async def find_start(self) -> QueueStart:
         """Return the stored offset; otherwise store and return the start offset. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.start_offsets.stored(queue)
@@ -341,7 +341,7 @@ class AssignedQueue(Assignment):
         return start
 
     def _check_released_offset(self, offset: int) -> None:
-        """Log and count it if the queue starts below this process's earlier commit. It starts there anyway."""
+        """Log and count a start below this process's earlier commit. The queue starts there anyway."""
         released = self._context.released_offsets.pop(self.message_queue, None)
         if released is not None and offset < released.committed:
             queue = str(self.message_queue)

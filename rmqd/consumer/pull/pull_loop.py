@@ -42,7 +42,7 @@ class PullLoop(PulledQueue):
         super().__init__(context, message_queue, offset)
         self._namespace = context.options.namespace
         self._origin = topic_of_pop_retry(context.options.group, message_queue.topic)
-        self._failed_since_success = False  # True after an error, until a pull succeeds
+        self._failed_since_success = False  # True from an error until a pull succeeds
         self._alike = 0  # equal contradictory responses in a row
         self._backoff = PullBackoff()
         self._moves = OffsetMoves(self, context, message_queue)
@@ -135,7 +135,7 @@ class PullLoop(PulledQueue):
         self._interval = options.pull_interval_seconds
         self._validation.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
         self._acceptor.choose_by(subscription.tags_set)
-        self._batch_size = context.rate_limit.most(options.pull_batch_size)
+        self._batch_size = context.rate_limit.batch_limit(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)
         if is_other:
             self.process_queue.note_passed_over(int(context.clock.wall() * 1000))
@@ -149,7 +149,7 @@ class PullLoop(PulledQueue):
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
         offset = self.process_queue.next_offset
-        most, carry = self._validation.most(offset, self._batch_size), None
+        most, carry = self._validation.batch_limit(offset, self._batch_size), None
         if self.asked_at - self._carried_at >= CARRY_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
@@ -194,7 +194,7 @@ class PullLoop(PulledQueue):
             await self._wait_or_pull_again(believed, asked, passes_over=passes_over)
 
     async def _wait_or_pull_again(self, believed: TrustedPart, asked: int, *, passes_over: bool) -> None:
-        """Handle the rest of a response, which was not trusted."""
+        """Handle the untrusted rest of a response."""
         if believed.bad and not passes_over:
             await self._corrupt.stop_at(believed.bad[-1])
         elif believed.contradiction is not None:
@@ -217,7 +217,7 @@ class PullLoop(PulledQueue):
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
             if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
-                await self.offset_moved(reply)  # logical queues without a move respond this, not OFFSET_MOVED
+                await self.offset_moved(reply)  # the code for logical queues, instead of OFFSET_MOVED
                 return
             self.process_queue.continue_at(self._validation.nothing(asked, header))
             self.stuck = None

@@ -2,7 +2,7 @@
 
 A queue is not pulled while it is paused, while its cache is full, while messages at the next offset are still in
 flight, or while an operator must act. A broker reports an operator's reset only in the response to a pull. So a waiting
-queue is probed periodically with a pull of one message, which is discarded.
+queue is probed periodically: one message is pulled and discarded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_status import Loop
+from rmqd.consumer.assigned.queue_status import RequestLoop
 from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -38,7 +38,7 @@ NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.P
 MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
-class PulledQueue(Loop):
+class PulledQueue(RequestLoop):
     """The state and cache of a queue. `process_queue` is replaced when an operator resets the offset."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue, offset: int) -> None:
@@ -87,7 +87,7 @@ class PulledQueue(Loop):
     async def probe(self, offset: int | None = None) -> None:
         """Pull one message without waiting, and discard it: such a response reports an operator's reset.
 
-        At an `offset` other than the next one, only a reset and the queue's end in the response are used.
+        If `offset` is not the next offset, only a reset and the queue's end are taken from the response.
         """
         self._probed_at = self._context.clock.monotonic()
         asked = self.process_queue.next_offset if offset is None else offset

@@ -2,7 +2,7 @@
 
 A commit passes messages that a response omits, and they are then lost. So a bit flipped in transit must not hide
 messages. A response is trusted up to the first point where it contradicts itself or the pull (`ReplyWalk`). From that
-point the queue is pulled again, and then at the broker's master: damage in transit does not repeat. If two consecutive
+point the queue is pulled again, at the broker's master, because damage in transit does not repeat. If two consecutive
 responses agree, they are trusted:
 
 - *A record is bad*: it has the same bytes at the same offset. Undecodable records may be most of a response, and large
@@ -10,13 +10,14 @@ responses agree, they are trusted:
 - *There is a gap*: both responses have no message there. Without a filter few queues have gaps, such as compacted ones,
   so each response with gaps costs another pull. With a filter a response continues behind all skipped messages, and
   confirming each such step would double the pulls. A gap is trusted at once if it ends at the queue's end or is as long
-  as the step before: brokers scan a fixed number of offsets per pull. A flipped bit hardly produces exactly that.
-- *Nothing was found*, and the response has a higher next offset: with a filter the same rule applies. Without a filter
-  only a hole in the broker's store causes this. It is trusted at once up to the queue's end. At that end, where idle
-  queues are, any flipped bit yields an offset beyond it.
+  as the step before: brokers scan a fixed number of offsets per pull. A flipped bit is unlikely to produce exactly this
+  length.
+- *Nothing was found*, and the response has a higher next offset: with a filter, the rule for gaps applies. Without a
+  filter, only a hole in the broker's store causes this. The next offset is trusted at once up to the queue's end. Most
+  such responses are for idle queues at their end, and there any flipped bit yields an offset beyond the end.
 
-One error remains undetected: in a filtered queue, a record's offset may be so slightly wrong that it still lies between
-its neighbours. The message is then handled and committed at the wrong offset.
+One error remains undetected: in a filtered queue, a record's offset may be wrong and still lie between its neighbours.
+The message is then handled and committed at the wrong offset.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ class ResponseValidation:
         self._step = 0  # length of the last filtered response that did not end at the queue's end
         self._fruitless = 0  # consecutive contradictory responses without a trusted message
 
-    def most(self, offset: int, batch_size: int) -> int:
-        """Return how many messages to request: one if the last response had a record of unknown length.
+    def batch_limit(self, offset: int, batch_size: int) -> int:
+        """Return how many messages to request: one after a bad record whose length is unknown, else `batch_size`.
 
-        The broker knows the size of that record, and then returns nothing else.
+        A bad length hides all records behind it. The broker knows the right length, so a request for one message
+        returns only the bad record.
         """
         bad = self._bad.get(offset)
         return 1 if bad is not None and bad.takes_rest else batch_size

@@ -1,6 +1,6 @@
 """Which members a group has, as far as brokers can prove it, and how quickly this member learns of changes.
 
-Whether brokers notify members of joins and leaves. If not, the member list is polled.
+`ChangeNotifications` records whether brokers notify members of joins and leaves. If not, the member list is polled.
 
 The notification is the request NOTIFY_CONSUMER_IDS_CHANGED. It informs a member with queues that a new member waits for
 some of them. Brokers send it by default (`notifyConsumerIdsChangedEnable`). A member also gets it for its own joining,
@@ -8,7 +8,7 @@ before the response to its first heartbeat. So each member knows from its start 
 Otherwise a previous owner may need up to `POLL_SECONDS` to notice a new member, and the new member waits longer by that
 time.
 
-The group's members, as listed by one of its brokers.
+`MemberList` reads the group's members from one of its brokers.
 
 Every member computes its queues from this list, so a wrong list assigns a queue to two members or to none. A broker
 lists the members that sent it a heartbeat on a connection that is still open. Two things make a list temporarily wrong.
@@ -19,14 +19,14 @@ missing, the list is not trusted until they had time to reconnect.
 An empty list after a successful heartbeat has another cause: the broker does not know the group, and does not create it
 (autoCreateSubscriptionGroup=false). It reports success for such a heartbeat.
 
-Brokers that are down and missing from all routes: this member keeps its queues there.
+`MissingBrokerQueues` keeps this member's queues on brokers that are down and missing from all routes.
 
 Name servers remove a silent broker from the routes, and a rebalance would then release its queues. That has no benefit,
 because no member can consume them, and it causes duplicates. A queue that is released and acquired again continues at
 the offset that the broker last wrote to disk, and messages handled since then would be handled again. So such queues
 are kept for ten minutes, with their caches and their known offsets.
 
-Decides by the lists of several brokers which members of a group exist, and which have certainly left.
+`MissingMembers` compares the lists of several brokers, and decides which members have certainly left.
 
 A broker removes a member from its list when the member's connection ends, and lists it again after the heartbeat on its
 next connection. So a single list without a member proves little: often the broker or its network has lost all
@@ -63,8 +63,8 @@ from rmqd.wire.message_queue import MessageQueue
 POLL_SECONDS: Final = 2.0
 
 
-class Notices:
-    """The notifications to one member of a group. Sets the context's `notice_seconds`."""
+class ChangeNotifications:
+    """Records whether brokers notify this member of changes. Sets the context's `notice_seconds`."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
@@ -73,12 +73,12 @@ class Notices:
         self._members: frozenset[str] = frozenset()
         context.notice_seconds = POLL_SECONDS
 
-    def came(self) -> None:
+    def received(self) -> None:
         """Called when a broker notified this member of a change."""
         self._is_new = True
         self._context.notice_seconds = 0.0
 
-    def listed(self, members: Collection[str]) -> bool:
+    def on_member_list(self, members: Collection[str]) -> bool:
         """Called with a broker's member list. Return whether it changed, with or without a notification."""
         before, self._members = self._members, frozenset(members)
         is_other = bool(before) and before != self._members
@@ -88,7 +88,7 @@ class Notices:
         return is_other
 
     async def wait(self, told: asyncio.Event, seconds: float, look: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until `told` is set, for at most `seconds`.
+        """Wait until `told`, which a notification sets, for at most `seconds`.
 
         If brokers send no notifications, also call `look` every two seconds, and return when the members have changed.
         """
@@ -143,7 +143,7 @@ class MemberList:
                 continue
             if not self._is_whole(address, members):
                 return None
-            await self._context.ownership.members_are(address, members)
+            await self._context.ownership.on_member_list(address, members)
             return members
         return None
 
@@ -158,11 +158,11 @@ class MemberList:
         return True
 
 
-MISSING_BROKER_SECONDS: Final = 3.0  # within this time the routes of all topics are requested once
+MISSING_BROKER_SECONDS: Final = 3.0  # within this time the routes of all topics are requested at least once
 KEEP_SECONDS: Final = 600.0  # a broker counts as removed after this time, in which its machine can be replaced
 
 
-class Absences:
+class MissingBrokerQueues:
     """Tracks the missing brokers of one group, and decides which queues are kept for them."""
 
     def __init__(self, client: ClientInstance, clock: Clock) -> None:
@@ -218,14 +218,14 @@ class MissingMembers:
         self._group = group
         self._clock = clock
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
-        self._gone: dict[str, float] = {}  # client id -> when it was missed
+        self._gone: dict[str, float] = {}  # client id -> when the member was first missing
         self._noticed_at = float("-inf")
         self.query_members = Coalesced(self._query_members)
         """Request one broker's list now. Returns whether the list proves who has left."""
 
     @property
     def gone(self) -> Mapping[str, float]:
-        """Members that were in a broker's list and are in none any more, with the time when that was noticed."""
+        """Members that were in a broker's list and are in none any more, with the time when they were first missing."""
         return self._gone
 
     def on_members_changed(self) -> None:
@@ -247,7 +247,7 @@ class MissingMembers:
         """Whether any broker's last list contains another member."""
         return bool(self._present() - {self._client.client_id})
 
-    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
+    async def on_member_list(self, address: str, client_ids: Collection[str]) -> None:
         """Called with the members that one broker lists now.
 
         If a member disappeared from this list, the other brokers whose last lists contain it are asked again.

@@ -6,8 +6,8 @@ their queues by a lock at the broker. The owner holds it from before it reads th
 confirmed. The next owner requests it repeatedly (`acquire`), for at most `queue_handover_timeout`. Then it starts
 without the lock, and messages that the previous owner still finishes are handled twice.
 
-The lock is the broker's ordinary queue lock, with the group's name plus a suffix. The group's name is impossible:
-while a group holds a lock of that name, the broker dead-letters every message that is *sent* to its retry topic.
+The lock is the broker's ordinary queue lock, under the group's name plus a suffix. The group's own name cannot be used:
+while a group holds a lock under that name, the broker dead-letters every message that is *sent* to its retry topic.
 Members of other clients hold no such lock. They are asked whether they still own the queue (`other_owners`).
 
 A killed member leaves its locks behind for up to a minute. If the member lists of several brokers prove that it is gone
@@ -37,13 +37,13 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-JOINING_SECONDS: Final = 3.0  # how long a starting senior waits for the other member to leave
+JOINING_SECONDS: Final = 3.0  # how long a starting senior waits for the other engine's members to leave
 JUNIOR_SECONDS: Final = 15.0  # like JOINING_SECONDS, for a junior that already consumes
 SENIOR_SECONDS: Final = 30.0  # like JOINING_SECONDS, for a senior that already consumes
 
 
 class EngineConflict:
-    """One member's view of the other engine. `clear` is True once it has received a list without rivals."""
+    """One member's view of the other engine's members. `clear` is True once a member list contained none of them."""
 
     def __init__(self, group: str, client_id: str, clock: Clock) -> None:
         self._group = group
@@ -53,13 +53,13 @@ class EngineConflict:
         self.clear = False
 
     def among(self, client_ids: Collection[str]) -> set[str]:
-        """Return the rivals of this member: for a local member all Spark drivers, for a Spark driver all others."""
+        """Return the other engine's members: for a local member all Spark drivers, for a driver all others."""
         if is_spark(self._client_id):
             return set(client_ids) - {self._client_id}
         return {client_id for client_id in client_ids if is_spark(client_id)}
 
     def seen(self, others: Collection[str]) -> bool:
-        """Called with the present rivals. Return whether this member may consume.
+        """Called with the present members of the other engine. Return whether this member may consume.
 
         Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
         """
@@ -101,7 +101,7 @@ class OtherOwners:
 
         A member that does not respond counts as one without queues: its client does not answer, or it no longer exists.
         """
-        # not cancelled with the caller: the broker would seem unresponsive while it waits for a member
+        # a separate task, which survives a cancelled caller: without the response the broker would seem unresponsive
         asking = asyncio.create_task(self._queues(address), name=f"other-owners:{address}")
         self._asking.add(asking)
         asking.add_done_callback(self._asking.discard)
@@ -129,7 +129,7 @@ class OtherOwners:
 
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
-CLAIM_SECONDS: Final = 1.0  # how soon a queue owned without its lock gets the lock after it is released
+CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock gets the lock once the lock is free
 POLL_SECONDS: Final = 0.05
 ASK_SECONDS: Final = 0.25  # interval of requests to a member of another client
 POLLED_AT_ONCE: Final = 100  # queues polled per round; if more wait, each is polled less often
@@ -157,8 +157,8 @@ class QueueOwnership(Ownership):
         self._waiting = 0  # queues owned by other members
         self.timeouts = 0
 
-    async def members_are(self, address: str, client_ids: Collection[str]) -> None:
-        await self._missing_members.members_are(address, client_ids)
+    async def on_member_list(self, address: str, client_ids: Collection[str]) -> None:
+        await self._missing_members.on_member_list(address, client_ids)
 
     def on_members_changed(self) -> None:
         self._missing_members.on_members_changed()
@@ -184,7 +184,7 @@ class QueueOwnership(Ownership):
                 if len(sure) == len(brokers) and all(results):
                     self._broken[client_id, topic] = at
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+    async def acquire(self, queue: MessageQueue, on_lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Own a queue once its previous owner has released it or is gone, at the latest after `queue_handover_timeout`.
 
         If brokers do not notify members, the previous owner may notice this member up to `notice_seconds` later, and
@@ -265,7 +265,7 @@ class QueueOwnership(Ownership):
                 await self._claim((self._owned - self._locked) | lost)
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
-        """Return when the previous owner knows the topic's current queues; irrelevant if locks are refused."""
+        """Return when the previous owner knows the topic's current queues. Unused if brokers refuse locks."""
         return float("-inf") if self._locks.refused else self._client.routes.known_everywhere_at(queue.topic)
 
     def _is_out_of_reach(self, queue: MessageQueue) -> bool:
@@ -290,7 +290,7 @@ class QueueOwnership(Ownership):
         return address is not None and await self._missing_members.query_members(address)
 
     def _unbroken(self, topic: str) -> dict[str, float]:
-        """Return the missing members that may have left locks of the topic behind, with the time since when."""
+        """Return the missing members that may have left locks of the topic behind, and since when each is missing."""
         gone = self._missing_members.gone
         self._broken = {broken: at for broken, at in self._broken.items() if gone.get(broken[0]) == at}
         return {client_id: at for client_id, at in gone.items() if (client_id, topic) not in self._broken}

@@ -1,13 +1,13 @@
 """The locks of an orderly group: one member at a time, of any client, consumes a queue.
 
 The locks have the group's own name, as in Java. Brokers keep them in memory for 60 s after the last renewal, but rmqd
-relies on them for only 30 s. So after a network failure this member has stopped half a minute before another member
-gets the lock. Locks of other members are therefore never broken: a member missing from the list may still run behind a
-network failure, and only the lock's expiry keeps two members from handling a queue at the same time.
+relies on them for only 30 s. So after a network failure this member stops half a minute before another member can get
+the lock. Unlike ownership locks, these locks are never broken for a missing member: a member missing from the list may
+still run behind a network failure, and only the lock's expiry keeps two members from handling a queue at the same time.
 
 When the connection to a broker ends, the broker may have restarted and forgotten all locks. So the locks are void until
-they are granted again on the next connection. The member that held a lock requests it at once. A member that was locked
-out before first waits for `RESTART_SECONDS`, so that it does not get a lock that was only forgotten.
+they are granted again on the next connection. The member that held a lock requests it at once. A member that did not
+hold the lock first waits for `RESTART_SECONDS`, so that the member that held it comes first.
 """
 
 from __future__ import annotations
@@ -133,15 +133,15 @@ RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker h
 class QueueLease:
     """One period of holding a queue's lock, from the broker's grant to its loss."""
 
-    __slots__ = ("_clock", "_lost", "_on", "_until", "is_ending", "is_reported")
+    __slots__ = ("_clock", "_on", "_on_lost", "_until", "is_ending", "is_reported")
 
     def __init__(
-        self, clock: Callable[[], float], until: float, on: RemotingConnection | None, lost: Callable[[], None]
+        self, clock: Callable[[], float], until: float, on: RemotingConnection | None, on_lost: Callable[[], None]
     ) -> None:
         self._clock = clock
         self._until = until
         self._on = on
-        self._lost = lost
+        self._on_lost = on_lost
         self.is_reported = False  # whether the queue's owner was notified that the lock is uncertain
         self.is_ending = False  # whether the release of the queue overruns; handlers may check that
 
@@ -170,15 +170,15 @@ class QueueLease:
         """Notify the queue's owner once that the lock is uncertain: it must hand out nothing until the next grant."""
         if not self.is_reported:
             self.is_reported = True
-            self._lost()
+            self._on_lost()
 
 
 class _Wait:
     """A queue whose lock is requested."""
 
-    def __init__(self, lost: Callable[[], None]) -> None:
+    def __init__(self, on_lost: Callable[[], None]) -> None:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.lost = lost
+        self.on_lost = on_lost
         self.rounds = 0
         self.locked_out_on: RemotingConnection | None = None
 
@@ -198,9 +198,9 @@ class QueueLock(Ownership):
         # The broker's 60 s continue while this machine is suspended.
         return self._clock.monotonic() + suspended_seconds()
 
-    async def acquire(self, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+    async def acquire(self, queue: MessageQueue, on_lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
         """Return once the queue is locked, however long another member holds the lock."""
-        wait = self._waits[queue] = _Wait(lost)
+        wait = self._waits[queue] = _Wait(on_lost)
         self._wanted.set()
         try:
             await wait.granted
@@ -324,7 +324,7 @@ class QueueLock(Ownership):
         elif wait is not None:
             wait.rounds += 1
             if granted:
-                self._leases[queue] = QueueLease(self._now, until, on, wait.lost)
+                self._leases[queue] = QueueLease(self._now, until, on, wait.on_lost)
                 self._grant(queue)
                 return
             wait.locked_out_on = on

@@ -19,9 +19,9 @@ from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.offsets.start_offsets import Start
+from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
-from rmqd.consumer.rebalance.membership import Absences, MemberList, Notices
+from rmqd.consumer.rebalance.membership import ChangeNotifications, MemberList, MissingBrokerQueues
 from rmqd.consumer.rebalance.ownership import EngineConflict
 from rmqd.errors import GroupRefusedError
 from rmqd.runtime.clock import wait_within
@@ -89,7 +89,7 @@ class Division:
         return MemberShare(pulled=frozenset(share))
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """Return the assignment for a queue of a share. This division never assigns popped queues."""
+        """Return the assignment for a queue of a share. Queues of this division are always pulled."""
         assert not is_popped
         return AssignedQueue(self._context, message_queue)
 
@@ -122,7 +122,7 @@ class Rebalance:
     def __init__(self, context: GroupContext, division: Division) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # includes queues that are being released
         self._pulled = 0  # number of pulled queues
-        self._cut_short: list[Assignment] = []  # assignments whose `run` raised or was cancelled when the group failed
+        self._cut_short: list[Assignment] = []  # `run` raised, or the group's failure cancelled it
         self.count = 0  # passes that changed the assignment
         self.unrouted: frozenset[str] = frozenset(context.subscriptions)  # topics without a first assignment
         self._context = context
@@ -132,8 +132,8 @@ class Rebalance:
         self._ending = asyncio.Event()
         self._moves: dict[MessageQueue, tuple[int, float]] = {}  # resets of other queues: offset, time
         self._members = MemberList(context)
-        self._notices = Notices(context)
-        self._absences = Absences(context.client, context.clock)
+        self._notifications = ChangeNotifications(context)
+        self._missing_queues = MissingBrokerQueues(context.client, context.clock)
         self._engine_conflict = EngineConflict(context.options.group, context.client.client_id, context.clock)
 
     @property
@@ -147,7 +147,7 @@ class Rebalance:
 
     def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
-        self._notices.came()
+        self._notifications.received()
         self._context.ownership.on_members_changed()
         self._soon.set()
 
@@ -169,7 +169,7 @@ class Rebalance:
                     self.leave_all(self._context.options.shutdown_timeout_seconds)
                     break
                 pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS
-                await self._notices.wait(self._soon, pause_seconds, self._others_came)
+                await self._notifications.wait(self._soon, pause_seconds, self._others_came)
                 await self._keep_apart(began)
         if cannot_run is not None:
             raise cannot_run
@@ -221,7 +221,7 @@ class Rebalance:
         results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
         if self._ending.is_set():
             return True
-        if members and self._notices.listed(members):
+        if members and self._notifications.on_member_list(members):
             # New members have just read the routes, and divide the queues in them.
             self._context.client.routes.refresh_soon(topics)
         others = self._engine_conflict.among(members)
@@ -235,14 +235,14 @@ class Rebalance:
                 continue
             self.unrouted -= {topic}
             self._apply(tasks, topic, share)
-            balanced = balanced and not self._absences.is_unsure
+            balanced = balanced and not self._missing_queues.is_unsure
         return balanced
 
     async def _others_came(self) -> bool:
         """Return whether the group's members have changed, by the first topic whose brokers respond."""
         for topic in self._context.subscriptions if self._division.is_of_members else ():
             if (members := await self._members.of(topic)) is not None:
-                return self._notices.listed(members)
+                return self._notifications.on_member_list(members)
         return False
 
     async def _share_of(self, topic: str, everybody: set[str]) -> MemberShare | None:
@@ -267,7 +267,7 @@ class Rebalance:
         others = self._engine_conflict.among(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))
-        # the share lacks the queues of a broker that has returned meanwhile
+        # the queues changed meanwhile, for example because a broker has returned
         return share if context.client.routes.queues(topic) == queues else None
 
     def _held(self, topic: str) -> dict[MessageQueue, Assignment]:
@@ -285,7 +285,7 @@ class Rebalance:
         to_pop = share.popped & popped if pulled else share.popped
         to_pull = share.pulled & pulled if popped else share.pulled
         self._change(tasks, topic, to_pop, popped, is_popped=True)
-        self._change(tasks, topic, to_pull | self._absences.kept(topic, pulled), pulled, is_popped=False)
+        self._change(tasks, topic, to_pull | self._missing_queues.kept(topic, pulled), pulled, is_popped=False)
 
     def _change(
         self,
@@ -367,11 +367,11 @@ class ChosenQueue(AssignedQueue):
         """Return the offset for the periodic commits; None if only the program commits."""
         return super().commit_offset() if self._context.options.auto_commit else None
 
-    async def find_start(self) -> Start:
+    async def find_start(self) -> QueueStart:
         """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
         context.store.take_over(queue, stored)
         if stored is None:
             return await context.start_offsets.policy.of_new_group(queue)
-        return Start(stored, "committed", True)
+        return QueueStart(stored, "committed", True)

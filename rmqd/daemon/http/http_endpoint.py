@@ -59,8 +59,8 @@ def listen_on(listen: str) -> socket.socket:
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            # twice the limit: before the server is imported, connections are not accepted, and a full queue delays a
-            # probe by a second
+            # twice the limit, because connections are accepted only once the server is imported. If this queue were
+            # full, a probe would have to wait a second before it connects again.
             sock.listen(2 * min(MAX_CONNECTIONS, share_of_descriptors()))
             sock.setblocking(False)
         except OSError:
@@ -99,15 +99,13 @@ class HttpEndpoint:
         self._stop: Callable[[], None] = lambda: None
         self._stopped = asyncio.Event()
 
-    def warn_of_strangers(self, token: str) -> None:
+    def warn_if_exposed(self, token: str) -> None:
         """Log a warning if the network can reach the endpoint, and no token is set."""
         if not token and is_reachable_from_elsewhere(self._socket):
             log.warning("http.unprotected", listen=self.address, next="set http.token or http.token_file")
 
     async def serve(self, daemon: DaemonControl) -> None:
-        """Serve requests until `stop`. After a failure the server restarts after a while; the groups continue
-        meanwhile.
-        """
+        """Serve requests until `stop`. A failed server is restarted after a while; the groups continue."""
         settle_garbage_collection()
         failures = 0
         while await self._knock():

@@ -63,7 +63,7 @@ def address_of(name: str) -> str:
     return f"/static/{name}?{hashlib.sha256(found[0]).hexdigest()[:12]}"
 
 
-PIECES: Final = 500  # of text in a slice; a queue has about fifty
+PIECES: Final = 500  # pieces of text in a slice; a queue has about fifty
 
 
 def whole(value: float | None) -> str:
@@ -82,7 +82,7 @@ def clock_time(at: float) -> str:
 
 
 def iso(at: float) -> str:
-    """Return a time for the attribute `datetime`."""
+    """Return a time in ISO 8601, for the attribute `datetime` of an HTML `time` element."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
 
 
@@ -114,7 +114,7 @@ class TopicQueues:
 
     @property
     def key(self) -> str:
-        """Unique for each table of a group."""
+        """The unique name of this table within its group."""
         return f"{self.topic}{'-retry' if self.is_retry else ''}"
 
     @property
@@ -228,7 +228,7 @@ def written(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class GroupSums:
     """The sums over all groups."""
 
     states: list[tuple[str, int]]
@@ -247,10 +247,10 @@ class Sums:
         return all(finding["cause"] == "paused" for _, finding in self.findings)
 
 
-def sums(groups: list[GroupView]) -> Sums:
+def sums(groups: list[GroupView]) -> GroupSums:
     counts = {state: sum(group.state == state for group in groups) for state in reversed(GROUP_LOOKS)}
     found = [(group.data["name"], finding) for group in groups for finding in group.active]
-    return Sums(
+    return GroupSums(
         states=[(state, count) for state, count in counts.items() if count],
         lag=sum_of_known(group.data["lag"] for group in groups),
         lag_seconds=largest_known(group.data["lag_seconds"] for group in groups),

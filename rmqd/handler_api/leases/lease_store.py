@@ -1,4 +1,4 @@
-"""The protocol of all stores of claims."""
+"""The protocol of all deduplication stores."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ClaimStoreError(RmqdError):
     """The store failed, or its answer was lost. The text has its reason."""
 
 
-class Standing(enum.Enum):
+class ClaimState(enum.Enum):
     """The state of one message in the store."""
 
     OURS = "ours"
@@ -50,7 +50,7 @@ class Standing(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClaimTerms:
     """The owner of a store's claims, and how long they last."""
 
     group: str
@@ -63,7 +63,7 @@ class Terms:
 class ClaimStore(Protocol):
     """The claims of one group. Each method raises ClaimStoreError. Stores connect when they are first used."""
 
-    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[ClaimState]:
         """Claim the keys that are free, whose lease has expired, or that this owner already holds. The token starts
         with the owner.
 

@@ -13,7 +13,7 @@ from psycopg import AsyncConnection, Error, OperationalError
 from psycopg.errors import ReadOnlySqlTransaction, UndefinedTable
 from psycopg_pool import AsyncConnectionPool
 
-from rmqd.handler_api.leases.lease_store import ClaimStoreError, Held, Key, Standing, Terms
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
 
 TABLE: Final = "rmqd_claims"
 CONNECT_SECONDS: Final = 5
@@ -98,7 +98,7 @@ DELETE FROM {TABLE} WHERE ctid = ANY (
 class PostgresqlClaims:
     """Claims in the table `rmqd_claims` of a URL's database. The table is created if it is missing."""
 
-    def __init__(self, url: str, terms: Terms) -> None:
+    def __init__(self, url: str, terms: ClaimTerms) -> None:
         self._terms = terms
         self._is_open = False
         self._pool: AsyncConnectionPool[AsyncConnection[Any]] = AsyncConnectionPool(
@@ -121,12 +121,12 @@ class PostgresqlClaims:
             reconnect_timeout=CONNECT_SECONDS,  # the next call tries again, instead of waiting for a long backoff
         )
 
-    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[ClaimState]:
         seconds, owner = self._terms.lease_seconds, self._terms.owner
         topics = list(former) or [""] * len(keys)
         rows = await self._run(_CLAIM, keys, token=token, seconds=seconds, owner=owner, former=topics)
         return [
-            Standing.OURS if is_claimed else Standing.CONFIRMED if is_confirmed else Standing.HELD
+            ClaimState.OURS if is_claimed else ClaimState.CONFIRMED if is_confirmed else ClaimState.HELD
             for is_claimed, is_confirmed in rows
         ]
 

@@ -14,7 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ReadOnlyError, RedisError
 
-from rmqd.handler_api.leases.lease_store import ClaimStoreError, Held, Key, Standing, Terms
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
 
 TIMEOUT_SECONDS: Final = 5.0
 
@@ -59,7 +59,7 @@ end
 class RedisClaims:
     """Claims in the Redis database of a URL."""
 
-    def __init__(self, url: str, terms: Terms) -> None:
+    def __init__(self, url: str, terms: ClaimTerms) -> None:
         self._terms = terms
         self._client: Redis = Redis.from_url(
             url,
@@ -69,10 +69,10 @@ class RedisClaims:
             decode_responses=True,
         )
 
-    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[ClaimState]:
         former_keys = [(topic, name) for (_, name), topic in zip(keys, former or [""] * len(keys), strict=True)]
         arguments = (token, self._terms.owner, _milliseconds(self._terms.lease_seconds), str(len(keys)))
-        return [Standing(one) for one in await self._run(_CLAIM, [*keys, *former_keys], arguments)]
+        return [ClaimState(one) for one in await self._run(_CLAIM, [*keys, *former_keys], arguments)]
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
         return int(await self._run(_CONFIRM, keys, (token, _milliseconds(self._terms.keep_seconds))))

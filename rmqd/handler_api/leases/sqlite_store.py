@@ -15,14 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rmqd.handler_api.leases.lease_store import ClaimStoreError, Held, Key, Standing, Terms
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
 from rmqd.runtime.own_threads import in_own_thread
 
 T = TypeVar("T")
 
 BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
 MAX_PURGED: Final = 10_000  # rows deleted in one call, so that other calls do not wait for long
-_VERSION: Final = 0  # of the table; SQLite keeps it in the file
+_VERSION: Final = 0  # the table's version, which SQLite keeps in the file
 _CREATE: Final = """
 CREATE TABLE IF NOT EXISTS claims (
     consumer_group TEXT NOT NULL, topic TEXT NOT NULL, id TEXT NOT NULL,
@@ -48,14 +48,14 @@ class _Call:
 class SqliteClaims:
     """Claims in a file, which is created if it is missing."""
 
-    def __init__(self, path: str, terms: Terms) -> None:
+    def __init__(self, path: str, terms: ClaimTerms) -> None:
         self._path = Path(path)
         self._terms = terms
         self._connection: sqlite3.Connection | None = None
         self._calls: list[_Call] = []
         self._writing: asyncio.Task[None] | None = None
 
-    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[Standing]:
+    async def claim(self, keys: Sequence[Key], token: str, former: Sequence[str] = ()) -> list[ClaimState]:
         return await self._do(partial(self._claim, keys, token, former or [""] * len(keys)))
 
     async def confirm(self, keys: Sequence[Key], token: str) -> int:
@@ -134,7 +134,7 @@ class SqliteClaims:
 
     def _claim(
         self, keys: Sequence[Key], token: str, former: Sequence[str], connection: sqlite3.Connection
-    ) -> list[Standing]:
+    ) -> list[ClaimState]:
         now, terms = time.time(), self._terms
         standings = []
         for (topic, name), former_topic in zip(keys, former, strict=True):
@@ -142,12 +142,12 @@ class SqliteClaims:
             if row is None and former_topic:
                 row = connection.execute(_SELECT, (terms.group, former_topic, name, now)).fetchone()
             if row is not None and row[1]:
-                standings.append(Standing.CONFIRMED)
+                standings.append(ClaimState.CONFIRMED)
             elif row is not None and not row[0].startswith(terms.owner):
-                standings.append(Standing.HELD)
+                standings.append(ClaimState.HELD)
             else:
                 connection.execute(_WRITE, (terms.group, topic, name, token, 0, now + terms.lease_seconds))
-                standings.append(Standing.OURS)
+                standings.append(ClaimState.OURS)
         return standings
 
     def _confirm(self, keys: Sequence[Key], token: str, connection: sqlite3.Connection) -> int:
@@ -173,8 +173,9 @@ class SqliteClaims:
 def _use_wal(connection: sqlite3.Connection) -> None:
     """Change the file to WAL mode, which a file keeps.
 
-    If several processes change a new file at the same moment, SQLite refuses all but one at once, despite the timeout
-    of the connection: each of them waits for the others to stop reading. So a refused one tries again.
+    If several processes change a new file at the same moment, SQLite refuses all but one of them immediately, despite
+    the connection's timeout, because each process waits for the others to stop reading. So a refused process tries
+    again.
     """
     give_up_at = time.monotonic() + BUSY_SECONDS
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmqd.handler_api.once.once_mark import Mark
+from rmqd.handler_api.once.once_mark import HandledMark
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import InGroup, Message, Once
 
@@ -29,7 +29,7 @@ class _GroupOnce:
     def __call__(self, message: Message, connection: object) -> Once:
         """Return a block that writes the message's mark."""
         packages = {kind.__module__.partition(".")[0] for kind in type(connection).__mro__}
-        mark = Mark(self._group, message)
+        mark = HandledMark(self._group, message)
         if "psycopg" in packages:
             from rmqd.handler_api.once.psycopg_connection import PsycopgOnce
 

@@ -11,7 +11,7 @@ TABLE: Final = "rmqd_handled"
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class HandledMark:
     """The record that a group has handled a message."""
 
     group: str

@@ -9,7 +9,7 @@ from psycopg.errors import UndefinedTable
 from psycopg.rows import tuple_row
 
 from rmqd.handler_api.batch import AlreadyHandled
-from rmqd.handler_api.once.once_mark import TABLE, Mark
+from rmqd.handler_api.once.once_mark import TABLE, HandledMark
 
 _EXISTS: Final = f"SELECT to_regclass('{TABLE}') IS NOT NULL"
 # a lock, because concurrent attempts to create a table fail
@@ -29,7 +29,7 @@ _seen: set[tuple[str, int, str, str]] = set()
 class PsycopgOnce:
     """A block in a new transaction of psycopg, or in a savepoint of the open transaction."""
 
-    def __init__(self, mark: Mark, connection: Any) -> None:
+    def __init__(self, mark: HandledMark, connection: Any) -> None:
         self._mark = mark
         self._connection: AsyncConnection[Any] | Connection[Any] = connection
         self._transaction: Any = None

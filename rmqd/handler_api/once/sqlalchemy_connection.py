@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction
 
 from rmqd.handler_api.batch import AlreadyHandled
-from rmqd.handler_api.once.once_mark import TABLE, Mark
+from rmqd.handler_api.once.once_mark import TABLE, HandledMark
 
 _LONGEST: Final = 255  # characters: three such columns with 4 bytes per character fill a MySQL key
 _HANDLED: Final = Table(
@@ -32,7 +32,7 @@ _seen: WeakSet[Engine] = WeakSet()
 class SQLAlchemyOnce:
     """A block in a savepoint of the open transaction. The caller commits that transaction as usual."""
 
-    def __init__(self, mark: Mark, connection: Any) -> None:
+    def __init__(self, mark: HandledMark, connection: Any) -> None:
         self._mark = mark
         self._connection = connection
         self._savepoint: NestedTransaction | SessionTransaction | None = None

@@ -12,7 +12,7 @@ from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import AGAIN, Batch, Decision, InvalidPayloadError, Outcome, decision_of
 from rmqd.handler_api.typed.decoders import Decoder
 from rmqd.handler_api.typed.signatures import OnInvalid
-from rmqd.handler_api.typed.typed_form import Form, Source
+from rmqd.handler_api.typed.typed_form import CallForm, Source
 from rmqd.offset_stores import offset_connection
 from rmqd.runtime.own_threads import nobody_waits
 
@@ -38,7 +38,7 @@ class TypedCalls:
 
     function: Callable[..., Any]
     decoder: Decoder
-    form: Form
+    form: CallForm
     on_invalid: OnInvalid
     constants: Mapping[str, Any]
     """The arguments that are the same in each call, such as the options. Read when a call starts."""
@@ -91,9 +91,7 @@ class _Course:
         return self._whole() if self._calls.form.per_batch else self._one_by_one()
 
     def goes_on_after(self, error: BaseException) -> bool:
-        """Record the exception of a call about one of several messages. Returns False if the exception must be
-        raised.
-        """
+        """Record the exception of a call about one of several messages. Returns False if it must be raised."""
         if self._part is self._batch or self._is_cut_off():
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls

@@ -1,6 +1,6 @@
 """Dependencies of typed handlers: objects that are created once per process, and closed at its end.
 
-The arguments of a typed handler's parameters.
+`form_of` finds out which argument each parameter of a typed handler gets.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class HandlerFormError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class CallForm:
     """How a function is called: the payload is the first argument, the others are keyword arguments."""
 
     per_batch: bool
@@ -187,7 +187,7 @@ class Form:
         return next((name for name, one in self.others.items() if one == source), None)
 
 
-def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
+def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
     """Return the form of a typed handler whose bodies become a `target`; Any if unknown.
 
     The first parameter of a method that is not `is_bound` is `self`. Raises HandlerFormError.
@@ -210,7 +210,7 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> Form:
             raise HandlerFormError(f"{what}, in a synchronous handler; expected async def")
         others[name] = "connection"  # a different one in each call
         del dependencies[name]
-    return Form(per_batch, others, dependencies)
+    return CallForm(per_batch, others, dependencies)
 
 
 def name_of(target: Any) -> str:

@@ -146,7 +146,7 @@ def _copy_key(message: Message, origin: str, reconsume_times: int) -> str:
     return f"{message.stored_properties.get(UNIQ_KEY, '')} {origin} {reconsume_times}"
 
 
-class Spans:
+class OffsetSet:
     """A set of offsets, stored as ranges `low <= offset < high` with gaps between them."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
@@ -211,21 +211,21 @@ class ReplayWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class QueueWitness:
     """A settled letter that identifies the queue. A recreated topic has another message at this offset."""
 
     offset: int
     replay_id: str
 
 
-class Marks:
+class LetterMarks:
     """The settled letters of one group. Methods block. Call `hold` before writing."""
 
     def __init__(self, state_dir: Path, group: str) -> None:
         self.path = self._former = state_dir / FOLDER / group / FILE_NAME
         self._folder = state_dir / FOLDER
-        self.settled: dict[Place, Spans] = {}
-        self.witnesses: dict[Place, Witness] = {}
+        self.settled: dict[Place, OffsetSet] = {}
+        self.witnesses: dict[Place, QueueWitness] = {}
         self.windows: dict[str, ReplayWindow] = {}
         """Open windows by broker name, at most one for each broker."""
         self.is_new = True
@@ -294,9 +294,9 @@ class Marks:
 
     def settle(self, place: Place, offset: int, replay_id: str = "") -> None:
         """Mark one letter as settled. With its id it becomes the witness of the queue."""
-        self.settled.setdefault(place, Spans()).add(offset)
+        self.settled.setdefault(place, OffsetSet()).add(offset)
         if replay_id:
-            self.witnesses[place] = Witness(offset, replay_id)
+            self.witnesses[place] = QueueWitness(offset, replay_id)
 
     def forget(self, place: Place) -> None:
         """Remove all marks of a queue, as if there had been no file."""
@@ -312,9 +312,9 @@ class Marks:
             )
         for one in document["queues"]:
             place = str(one["broker"]), int(one["queue"])
-            self.settled[place] = Spans((int(low), int(high)) for low, high in one["settled"])
+            self.settled[place] = OffsetSet((int(low), int(high)) for low, high in one["settled"])
             if one["witness"]:
-                self.witnesses[place] = Witness(int(one["witness"]["offset"]), str(one["witness"]["replay_id"]))
+                self.witnesses[place] = QueueWitness(int(one["witness"]["offset"]), str(one["witness"]["replay_id"]))
         for broker, one in document["windows"].items():
             keys = {int(offset): str(key) for offset, key in one["keys"].items()}
             ends = {topic: {int(queue): int(end) for queue, end in ends.items()} for topic, ends in one["ends"].items()}

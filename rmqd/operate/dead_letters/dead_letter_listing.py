@@ -15,7 +15,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, Spans
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, LetterMarks, OffsetSet, Place
 from rmqd.wire.bodies.stats_bodies import TopicOffset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -39,7 +39,7 @@ class LetterQueue:
     max_offset: int
     last_stored_ms: int
     position: int
-    settled: Spans
+    settled: OffsetSet
 
     @property
     def place(self) -> Place:
@@ -53,7 +53,7 @@ class LetterQueue:
 
 
 async def letter_queues(
-    brokers: Brokers, group: str, marks: Marks | None, names: list[str] | None = None
+    brokers: Brokers, group: str, marks: LetterMarks | None, names: list[str] | None = None
 ) -> tuple[list[LetterQueue], dict[str, RmqdError]]:
     """Return the group's queues of dead letters on the named brokers, or on all, and the errors of failed queries.
 
@@ -105,15 +105,15 @@ async def read_block(
 
 
 async def _look_up(
-    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: Marks | None
+    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: LetterMarks | None
 ) -> LetterQueue:
     group = queue.topic.removeprefix(DLQ_PREFIX)
     place = queue.broker_name, queue.queue_id
-    position, settled = 0, Spans()
+    position, settled = 0, OffsetSet()
     if marks is not None:
         if place in marks.settled and not await _is_the_same(remoting, address, queue, ends, marks):
             marks.forget(place)
-        settled = Spans(marks.settled.get(place, ()))
+        settled = OffsetSet(marks.settled.get(place, ()))
         position = await query_consumer_offset(remoting, address, group, queue) or 0
         if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
             settled.add(0, position)
@@ -122,7 +122,7 @@ async def _look_up(
 
 
 async def _is_the_same(
-    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: Marks
+    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: LetterMarks
 ) -> bool:
     """Whether marks belong to this queue, and not to a deleted one of the same name. Raises RmqdError."""
     witness = marks.witnesses.get((queue.broker_name, queue.queue_id))
@@ -158,7 +158,7 @@ class DeadLetters:
 
 
 async def list_dead_letters(
-    brokers: Brokers, marks_of: Callable[[str], Marks], *, namespace: str = ""
+    brokers: Brokers, marks_of: Callable[[str], LetterMarks], *, namespace: str = ""
 ) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
     """Return the groups that have or had dead letters, and the errors of failed queries. Raises RmqdError."""
     tables = await brokers.ask(topic_configs)
@@ -177,7 +177,7 @@ async def list_dead_letters(
 
 
 async def newest_letters(
-    brokers: Brokers, group: str, marks: Marks | None, choice: DeadLetterFilter, most: int
+    brokers: Brokers, group: str, marks: LetterMarks | None, choice: DeadLetterFilter, most: int
 ) -> tuple[NewestLetters, dict[str, RmqdError]]:
     """Return the newest letters that are left and chosen, and the errors of failed queries.
 

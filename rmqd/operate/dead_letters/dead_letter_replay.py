@@ -22,7 +22,7 @@ the dead letters are marked, because they are not separate letters, and their le
 If the file is missing (another machine, a lost state_dir), ids are read from the retry topic, from the time of the
 oldest chosen letter. The file is locked, so two processes with one state_dir never replay a group at the same time.
 
-`Plan` and the receiving members are shown before the command acts.
+`DeadLetterPlan` and the receiving members are shown before the command acts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader, MemberReport
 from rmqd.consumer.cache.flow_control import RateLimit
 from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, Marks, Place, ReplayWindow, Way
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, LetterMarks, Place, ReplayWindow, Way
 from rmqd.operate.dead_letters.dead_letter_listing import LetterQueue, letter_queues, letters_left
 from rmqd.operate.dead_letters.dead_letter_sending import CopySender, keep_position
 from rmqd.operate.queries.group_queries import is_known
@@ -45,7 +45,7 @@ from rmqd.wire.topics import dlq_topic
 
 
 @dataclass(slots=True)
-class Plan:
+class DeadLetterPlan:
     """The chosen letters. `refused` counts letters that cannot be replayed, by reason."""
 
     queues: list[LetterQueue]
@@ -69,14 +69,14 @@ async def expect_group(brokers: Brokers, group: str) -> None:
 
 
 async def make_plan(
-    brokers: Brokers, group: str, marks: Marks, choice: DeadLetterFilter
-) -> tuple[Plan, dict[str, RmqdError]]:
+    brokers: Brokers, group: str, marks: LetterMarks, choice: DeadLetterFilter
+) -> tuple[DeadLetterPlan, dict[str, RmqdError]]:
     """Read all letters that are left, and count the chosen ones.
 
     Returns the errors of failed queries too. Raises RmqdError.
     """
     queues, errors = await letter_queues(brokers, group, marks)
-    plan = Plan(queues)
+    plan = DeadLetterPlan(queues)
     await asyncio.gather(*(_count(brokers, queue, choice, plan) for queue in queues))
     return plan, errors
 
@@ -88,7 +88,7 @@ async def receivers(brokers: Brokers, group: str) -> tuple[list[MemberReport], d
     return [*(await reader.members(known.found)).values()], dict(known.errors)
 
 
-async def _count(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, plan: Plan) -> None:
+async def _count(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, plan: DeadLetterPlan) -> None:
     async for letters in letters_left(brokers.client.remoting, queue):
         plan.left += len(letters)
         for letter in filter(choice.takes, letters):
@@ -149,7 +149,7 @@ class Replay:
         self,
         brokers: Brokers,
         group: str,
-        marks: Marks,
+        marks: LetterMarks,
         choice: DeadLetterFilter,
         *,
         per_second: float,
@@ -169,7 +169,7 @@ class Replay:
         self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run
         self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to accept
 
-    async def run(self, plan: Plan) -> ReplayOutcome:
+    async def run(self, plan: DeadLetterPlan) -> ReplayOutcome:
         """Replay the chosen letters, queue by queue."""
         self._queues = {queue.place: queue for queue in plan.queues}
         for queue in plan.queues:
@@ -186,7 +186,7 @@ class Replay:
         sender = CopySender(self._client, self._group, broker, queue.address)
         self.outcome.ways.setdefault(broker, self._first_way)
         if self._marks.is_new and broker not in self._known:
-            self._known[broker] = await sender.replayed_since(await sender.starts(since_ms))
+            self._known[broker] = await sender.replay_ids_since(await sender.starts(since_ms))
         if (window := self._marks.windows.get(broker)) is not None:
             self.outcome.found += len(await self._close(sender, window, broker, set()))
         letters: list[Letter] = []
@@ -216,7 +216,7 @@ class Replay:
         """Return the size of the next window: one letter until the broker has accepted a send to the retry topic."""
         way = self.outcome.ways[broker]
         is_tried = way == "send_back" or (broker, way) in self._proven
-        return self._rate.most(WINDOW_LETTERS) if is_tried else 1
+        return self._rate.batch_limit(WINDOW_LETTERS) if is_tried else 1
 
     async def _send_all(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> None:
         """Send letters with retries, and record failures. Raises RemotingError if no request got a response."""

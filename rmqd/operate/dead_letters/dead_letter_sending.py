@@ -29,7 +29,7 @@ from rmqd.operate.dead_letters.dead_letter import (
     RMQD_REPLAY_ID,
     DeadLetterFilter,
     Letter,
-    Marks,
+    LetterMarks,
     ReplayWindow,
     Way,
     sent_back_key,
@@ -42,7 +42,7 @@ from rmqd.wire.topics import SCHEDULE_TOPIC, dlq_topic, retry_topic
 
 
 async def purge(
-    client: ClientInstance, queue: LetterQueue, marks: Marks, choice: DeadLetterFilter
+    client: ClientInstance, queue: LetterQueue, marks: LetterMarks, choice: DeadLetterFilter
 ) -> AsyncIterator[int]:
     """Settle the chosen letters of a queue. Yields the number of letters after each part. Raises RmqdError."""
     async for letters in letters_left(client.remoting, queue):
@@ -69,7 +69,7 @@ async def keep_position(client: ClientInstance, queue: LetterQueue) -> None:
 _SHORTEST_DELAY: Final = 1
 _SCHEDULE_QUEUE: Final = _SHORTEST_DELAY - 1
 
-Ends = dict[str, dict[int, int]]
+TopicOffsets = dict[str, dict[int, int]]
 """Offsets by topic and queue."""
 
 
@@ -120,7 +120,7 @@ class CopySender:
         if settings is not None and settings.retry_queue_nums <= 0:
             raise RmqdError(f"{self._group} has retryQueueNums 0 at this broker, which drops sent-back messages")
 
-    async def ends(self, way: Way) -> Ends:
+    async def ends(self, way: Way) -> TopicOffsets:
         """Return the ends of all queues that copies can reach. Raises RmqdError.
 
         A sent-back message is first stored as a delayed message. A message for a retry topic may become a dead letter.
@@ -128,7 +128,7 @@ class CopySender:
         topics = (SCHEDULE_TOPIC,) if way == "send_back" else (retry_topic(self._group), dlq_topic(self._group))
         return {topic: await self._ends_of(topic) for topic in topics}
 
-    async def starts(self, since_ms: int) -> Ends:
+    async def starts(self, since_ms: int) -> TopicOffsets:
         """Return the offsets in the retry topic's queues at a time (Unix milliseconds). Raises RmqdError."""
         topic = retry_topic(self._group)
         return {
@@ -138,7 +138,7 @@ class CopySender:
             }
         }
 
-    async def replayed_since(self, starts: Ends) -> set[str]:
+    async def replay_ids_since(self, starts: TopicOffsets) -> set[str]:
         """Return the ids of letters with copies in the retry topic from these offsets. Raises RmqdError."""
         return {
             copy.stored_properties[RMQD_REPLAY_ID]
@@ -154,7 +154,7 @@ class CopySender:
         """
         starts = {topic: dict(ends) for topic, ends in window.ends.items()}
         offsets = {key: offset for offset, key in window.keys.items()}
-        ids = await self.replayed_since(starts)
+        ids = await self.replay_ids_since(starts)
         bounced: dict[int, Letter] = {}
         async for copy in self._stored_since(starts, dlq_topic(self._group)):
             letter = Letter(copy, self._group)
@@ -184,7 +184,7 @@ class CopySender:
             return {}
         return {queue.queue_id: ends.max_offset for queue, ends in stats.offset_table.items()}
 
-    async def _stored_since(self, starts: Ends, topic: str) -> AsyncIterator[Message]:
+    async def _stored_since(self, starts: TopicOffsets, topic: str) -> AsyncIterator[Message]:
         """Yield the messages that a topic's queues have received since these offsets; all messages of a new queue."""
         for queue_id, end in (await self._ends_of(topic)).items():
             queue, offset = self._queue(topic, queue_id), starts.get(topic, {}).get(queue_id, 0)

@@ -166,7 +166,7 @@ class OffsetWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadMessages:
     """The opened messages of a part of a queue, in order, and its corrupt messages."""
 
     messages: Sequence[Message] = ()
@@ -192,8 +192,8 @@ async def between(
 ) -> list[OffsetWindow]:
     """Return the parts of a topic's queues that were stored at or after a time and before another (Unix milliseconds).
 
-    If no message was stored at or after the time, a 4.x broker finds the nearest message: then the window begins or
-    ends one message off. Raises RmqdError.
+    If no message was stored at or after a time, a 4.x broker returns the nearest message, so the window may include or
+    omit one message too many. Raises RmqdError.
     """
 
     async def cut(window: OffsetWindow) -> OffsetWindow:
@@ -222,7 +222,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
 
 async def read_window(
     client: ClientInstance, window: OffsetWindow, subscription: SubscriptionData, *, namespace: str = ""
-) -> AsyncIterator[Read]:
+) -> AsyncIterator[ReadMessages]:
     """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
     offset, address = window.start, queue_address(client, window.queue)
     while offset < window.end:
@@ -231,7 +231,7 @@ async def read_window(
         block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
         block.min_offset, block.max_offset = part.min_offset, part.max_offset
         ahead = range(offset, window.end)
-        yield Read(
+        yield ReadMessages(
             [one for one in block.messages if one.queue_offset in ahead and matches(one.tags, subscription)],
             [one for one in block.corrupt if one.message.queue_offset in ahead],
         )
@@ -246,7 +246,7 @@ async def read_newest(
     most: int,
     *,
     namespace: str = "",
-) -> Read:
+) -> ReadMessages:
     """Return the newest messages of several queues that match their subscriptions, in order of store time.
 
     Queues are read backwards, always the queue that may have the newest unread message.
@@ -275,7 +275,7 @@ async def read_newest(
         else:
             heapq.heappop(behind)
     messages.sort(key=lambda one: one.store_timestamp)
-    return Read(messages[-most:], corrupt)
+    return ReadMessages(messages[-most:], corrupt)
 
 
 @dataclass(slots=True)
@@ -286,7 +286,7 @@ class _Backwards:
     subscription: SubscriptionData
     reached: int
     oldest_ms: int = 2**63 - 1
-    step: int = MAX_AT_ONCE  # grows while nothing matches, because a broker skips such messages itself
+    step: int = MAX_AT_ONCE  # grows while nothing matches, because the broker skips messages without a match
 
     def __lt__(self, other: _Backwards) -> bool:
         return self.oldest_ms > other.oldest_ms

@@ -1,6 +1,6 @@
 """One run of a replay: the group's handler is a member of the shadow group until all messages are handled.
 
-Brokers would apply their delay levels to failed messages, which take hours, and would leave messages in topics that are
+Brokers would delay failed messages by their delay levels, which take hours, and leave messages in topics that are
 removed at the end. So a failed message is handled again in this process: after some seconds, or in place in an orderly
 group. After its last attempt, or if the handler asks for a dead letter, the message is written to a file.
 """
@@ -48,7 +48,7 @@ class ReplayRetry:
         self._retries = retries
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Return whether no attempt follows this one."""
+        """Return whether this is the last attempt."""
         return message.reconsume_times - not_counted >= self._retries
 
     def delay_level(self, message: Message, asked: int) -> int:
@@ -202,7 +202,7 @@ async def windows_of(
     return tuple(window for part in parts for window in part)
 
 
-async def make(client: ClientInstance, plan: ReplayPlan) -> None:
+async def create_shadow_group(client: ClientInstance, plan: ReplayPlan) -> None:
     """Create the shadow group if it is missing, with its group's settings, and commit the windows' starts as its
     offsets.
 
@@ -225,7 +225,7 @@ async def make(client: ClientInstance, plan: ReplayPlan) -> None:
         await update_consumer_offset(client.remoting, address, plan.shadow, window.queue, window.start)
 
 
-async def handled(client: ClientInstance, plan: ReplayPlan) -> int:
+async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
     """Return how many messages of the windows the shadow group has passed, by its offsets. Raises RmqdError."""
     await learn_routes(client, plan)
 
@@ -247,8 +247,8 @@ async def refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
         waited += AGAIN_SECONDS
 
 
-async def remove(client: ClientInstance, plan: ReplayPlan) -> Mapping[str, RmqdError]:
-    """Remove the shadow group from all brokers. Returns the errors by broker; it still exists there."""
+async def remove_shadow_group(client: ClientInstance, plan: ReplayPlan) -> Mapping[str, RmqdError]:
+    """Remove the shadow group from all brokers. Returns the errors of brokers that still have the group."""
     return await remove_group(await Brokers.look_up(client), plan.shadow)
 
 

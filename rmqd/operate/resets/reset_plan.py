@@ -23,7 +23,7 @@ from rmqd.wire.topics import dlq_topic, is_light_queue
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class ResetGoal:
     """The destination of a reset.
 
     `number` is an offset for `offset`, Unix milliseconds for `time`, and a number of messages for `skip`. `offsets` are
@@ -44,7 +44,7 @@ class Goal:
     async def offset_in(
         self, remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, committed: int | None
     ) -> int | None:
-        """Return the offset in a queue, not limited to its ends; None if the queue stays. Raises RmqdError."""
+        """Return the target offset of a queue, which may exceed its ends; None if the queue stays. Raises RmqdError."""
         match self.kind:
             case "first":
                 return ends.min_offset
@@ -61,7 +61,7 @@ class Goal:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class QueueSelection:
     """A selection of a topic's queues: one broker's, or one queue id, or both. None stands for all."""
 
     broker: str | None = None
@@ -78,8 +78,8 @@ class OffsetChange:
 
     group: str
     topic: str
-    goal: Goal
-    scope: Scope = Scope()
+    goal: ResetGoal
+    scope: QueueSelection = QueueSelection()
 
 
 SERVER_SIDE_RESET: Final = "useServerSideResetOffset"
@@ -130,7 +130,7 @@ class GroupPlaces:
 
 
 async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQueue]) -> GroupPlaces:
-    """Return the offsets. Brokers are asked first: members that obeyed report no less than the stored offset."""
+    """Return the offsets. Brokers are asked first, so members that obeyed report at least the stored offset."""
     remoting, group = reader.brokers.client.remoting, reader.group
     committed, known = await asyncio.gather(
         reader.brokers.ask_about(queues, lambda address, queue: query_consumer_offset(remoting, address, group, queue)),
@@ -175,13 +175,14 @@ class PlannedMove:
     target: int
     wanted: int
     """The target before it was limited to the queue's ends."""
-    goal: Goal
+    goal: ResetGoal
 
     @property
     def is_due(self) -> bool:
         """Whether the broker's offset, or the owner's, differs from the target.
 
-        A member at the end of its queue, or beyond a skip, is not reset there: its next commit stores the same.
+        A member whose own offset is at the target end of its queue, or beyond a skip, is not reset: its next commit has
+        the same effect.
         """
         held, committed = self.place.held, self.place.committed
         at = committed if held is None else held.commit_offset
@@ -226,7 +227,7 @@ class ResetPlan:
         if self.change.goal.kind != "skip":
             return self.change
         shown = {(move.queue.broker_name, move.queue.queue_id): move.wanted for move in self.moves}
-        return replace(self.change, goal=Goal("exact", offsets=shown, forward_only=True))
+        return replace(self.change, goal=ResetGoal("exact", offsets=shown, forward_only=True))
 
 
 async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
@@ -271,7 +272,7 @@ def broadcasting(group: str) -> OffsetResetError:
 _UNKNOWN = "nothing is reset there; a member will begin with the first message"
 
 
-async def _queues(brokers: Brokers, topic: str, scope: Scope) -> list[MessageQueue]:
+async def _queues(brokers: Brokers, topic: str, scope: QueueSelection) -> list[MessageQueue]:
     if is_light_queue(topic):
         raise OffsetResetError(f"{topic} is a light message queue: brokers reset only offsets of topics")
     routes = brokers.client.routes
@@ -293,7 +294,7 @@ async def _queues(brokers: Brokers, topic: str, scope: Scope) -> list[MessageQue
 
 async def _moves(
     brokers: Brokers,
-    goal: Goal,
+    goal: ResetGoal,
     queues: Sequence[MessageQueue],
     stats: Mapping[str, TopicStatsTable],
     places: GroupPlaces,

@@ -1,4 +1,4 @@
-"""For `rmqd try`: the messages to try a handler with, and the handler's line that failed."""
+"""The messages to try a handler with (`rmqd try`), and the handler's line that failed."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class Selection:
 
 
 @dataclass(slots=True)
-class Chosen:
+class ChosenMessages:
     """The messages in the order of their store times. `remarks` report messages that could not be read."""
 
     messages: list[Message] = field(default_factory=list)
@@ -158,7 +158,7 @@ class Chosen:
     """Whether they are dead letters. Each then looks as if it came from the retry topic."""
 
 
-async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> Chosen:
+async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> ChosenMessages:
     """Read the selected messages that match the group's subscriptions. Raises RmqdError."""
     return await _Choice(client, options, selection).chosen()
 
@@ -184,7 +184,7 @@ class _Choice:
         self._client = client
         self._options = options
         self._asked = selection
-        self._chosen = Chosen()
+        self._chosen = ChosenMessages()
         retries, dead = retry_topic(options.group), dlq_topic(options.group)
         self._subscriptions = subscriptions_of(options, 0)
         if selection.dead_letters:
@@ -194,7 +194,7 @@ class _Choice:
         elif not (selection.waiting or selection.ids):
             self._subscriptions.pop(retries, None)  # copies of messages in its topics
 
-    async def chosen(self) -> Chosen:
+    async def chosen(self) -> ChosenMessages:
         asked, chosen = self._asked, self._chosen
         # RocketMQ returns every message to a pull with an invalid condition
         await check_filters(self._client, self._options.group, self._subscriptions.values())
@@ -239,7 +239,7 @@ class _Choice:
             found, errors = await find_by_id(brokers, msg_id)
             ours = [one for one in found if one.topic in self._subscriptions]
             self._remark(f"id {msg_id}", found, ours, errors)
-            for one in ours[:1]:  # the others are its retries
+            for one in ours[:1]:  # a project's folder may contain libraries
                 yield await self._place(one)
         for key in self._asked.keys:
             for topic in self._subscriptions:

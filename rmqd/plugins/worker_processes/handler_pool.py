@@ -2,13 +2,13 @@
 
 The *spare* has imported and created the handler, which takes longest. Its `start` is called when the spare is needed.
 So the handler's `start` opens resources once in each running process, and a lost process is replaced in milliseconds.
-Each slot of the group has its own process, on a *seat* of the pool. While its process is being replaced, a slot takes
-no batch; the other slots continue.
+Each slot of the group has a separate process, on a *seat* of the pool. While its process is being replaced, a slot
+takes no batch; the other slots continue.
 
-`Suspects` are the messages over which processes were lost. One loss may be an accident; two over the same message are
-not. A process may hang because of something that the handler waits for, regardless of the message. So a hang is a
-failed attempt, but does not count as a loss. Each member remembers only its own suspects, because a sent-back message
-is a copy of the broker's.
+`SuspectMessages` are the messages over which processes were lost. One loss may be an accident; two over the same
+message are not. A process may hang because of something that the handler waits for, regardless of the message. So a
+hang is a failed attempt, but does not count as a loss. Each member remembers only its own suspects, because
+a sent-back message is a copy of the broker's.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from rmqd.runtime.child_process import ChildNotUsableError
 from rmqd.runtime.clock import Clock, doubled
 from rmqd.wire.messages.message import Message
 
-MAX_LOSSES: Final = 2  # a message may end so many processes, not counting hangs
+MAX_LOSSES: Final = 2  # a message may end so many processes before it is dead-lettered; hangs do not count
 MAX_SUSPECTS: Final = 10_000  # limit of suspects; the oldest ones are forgotten first
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class ProcessLoss:
     """How a process was lost: `how` in words that follow its name, and the stacks that it wrote."""
 
     how: str
@@ -47,13 +47,13 @@ class Loss:
         return _error(f"the handler's process {self.how}", self.stacks)
 
 
-class Suspects:
+class SuspectMessages:
     """Messages over which a process of this member was lost."""
 
     def __init__(self) -> None:
-        self._losses: OrderedDict[tuple[str, str], list[Loss]] = OrderedDict()
+        self._losses: OrderedDict[tuple[str, str], list[ProcessLoss]] = OrderedDict()
 
-    def add(self, messages: Iterable[Message], loss: Loss) -> None:
+    def add(self, messages: Iterable[Message], loss: ProcessLoss) -> None:
         """Record that a process was lost while it had these messages."""
         for message in messages:
             losses = self._losses.setdefault(_key(message), [])

@@ -24,7 +24,7 @@ from rmqd.handler_api.batch import (
     ProcessCounts,
     decision_of,
 )
-from rmqd.plugins.worker_processes.handler_pool import HandlerPool, Loss, Suspects
+from rmqd.plugins.worker_processes.handler_pool import HandlerPool, ProcessLoss, SuspectMessages
 from rmqd.plugins.worker_processes.handler_process import CallOutcome, HandlerProcess, WorkerHandlerSpec
 from rmqd.runtime.child_process import ChildGoneError
 from rmqd.runtime.clock import Clock
@@ -62,7 +62,7 @@ class PooledCalls:
         self._pool = pool
         self._clock = clock
         self._timeout_seconds = timeout_seconds
-        self._suspects = Suspects()
+        self._suspects = SuspectMessages()
 
     async def handle(self, batch: Batch) -> None:
         """Handle the batch in a process. Raises the handler's exception, or HandlerProcessLostError.
@@ -108,8 +108,8 @@ class PooledCalls:
     async def _call(self, batch: Batch, *, has_whole_time: bool = True) -> None:
         """Handle the whole batch in a process. Raises the handler's exception, or HandlerProcessLostError.
 
-        `has_whole_time` is whether the call may take all of consume_timeout: only then is the message to blame for a
-        timeout.
+        `has_whole_time` is whether the call may take all of consume_timeout. Only then is a timeout the message's
+        fault.
         """
         process = await self._pool.take()
         try:
@@ -137,13 +137,13 @@ class PooledCalls:
         finally:
             del error  # its traceback refers to this frame, and would keep the batch alive
 
-    async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> Loss:
+    async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> ProcessLoss:
         """Replace a process that died, or closed its socket but still runs, even if the deadline passes meanwhile."""
         how = process.how_now()
         try:
             how = await process.how()
         finally:
-            loss = Loss(how, process.faults())
+            loss = ProcessLoss(how, process.faults())
             self._lose(process, "died", batch, range(len(batch)), loss)
         return loss
 
@@ -162,7 +162,7 @@ class PooledCalls:
         finally:
             undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
             how = f"did not finish its call within consume_timeout ({self._timeout_seconds:g} s), and was killed"
-            loss = Loss(how, process.faults(), is_hang=True)
+            loss = ProcessLoss(how, process.faults(), is_hang=True)
             self._lose(process, "hung", batch, undecided or range(len(batch)), loss)
             if is_blamed:
                 error = loss.error()
@@ -174,15 +174,15 @@ class PooledCalls:
     ) -> None:
         raised = batch.decisions()[answer.no_memory[0]].error if answer.no_memory[0] in batch.decisions() else error
         stacks = "" if raised is None else traceback_of(raised)
-        loss = Loss("reached its memory limit (handler.process_memory), and was ended", stacks)
+        loss = ProcessLoss("reached its memory limit (handler.process_memory), and was ended", stacks)
         self._lose(process, "memory", batch, answer.no_memory, loss)
         if error is not None and len(batch) > 1:
             self._isolate(batch, loss)
 
-    def _lose(self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: Loss) -> None:
-        """Replace a process, and record the messages over which it was lost. Some of them may be dead-lettered because
-        of that.
-        """
+    def _lose(
+        self, process: HandlerProcess, cause: Cause, batch: Batch, indexes: Sequence[int], loss: ProcessLoss
+    ) -> None:
+        """Replace a process, and record the messages that it was handling. Some of them may be dead-lettered then."""
         self._pool.lose(process, cause)
         first = batch[indexes[0]]
         log.error(
@@ -197,7 +197,7 @@ class PooledCalls:
         for index in indexes:
             self._give_up(batch, index)
 
-    def _isolate(self, batch: Batch, loss: Loss) -> None:
+    def _isolate(self, batch: Batch, loss: ProcessLoss) -> None:
         """Retry the undecided messages, each alone, because one of them ended the process.
 
         A message that was already alone has had its attempt: raises HandlerProcessLostError.

@@ -1,9 +1,10 @@
-"""The note next to a generation's checkpoint: its start offsets, and later changes by brokers and operators.
+"""The progress of a query in its checkpoint, and the note next to the checkpoint. The note contains the start offsets,
+and later changes by brokers and operators.
 
 A note file never changes: `note-000007.json` replaces the files before it. So on any file system a note is either
 complete or missing.
 
-Reads the group's progress from a query's checkpoint. Only Spark writes it.
+`read_done` reads the group's progress from a query's checkpoint, which only Spark writes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.source.source_offsets import ByQueue, Offsets, flat, nested, offsets_in
+from rmqd.spark.source.source_offsets import ByQueue, Offsets, nested, offsets_by_queue, offsets_in
 
 if TYPE_CHECKING:
     from rmqd.spark.session.hadoop_folder import HadoopFolder
@@ -27,7 +28,7 @@ _FILE: Final = re.compile(r"note-([0-9]{6,})\.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Note:
+class GenerationNote:
     """The state of one generation, stored next to its checkpoint."""
 
     starting: ByQueue | None = None
@@ -53,7 +54,7 @@ class Note:
         return json.dumps(value, indent=1).encode()
 
     @classmethod
-    def of(cls, content: bytes) -> Note:
+    def of(cls, content: bytes) -> GenerationNote:
         """Read the output of `to_json`. Raises RmqdError."""
         try:
             value = json.loads(content)
@@ -61,29 +62,29 @@ class Note:
                 raise RmqdError(f"the generation file has version {value['v']!r}; expected {VERSION}")
             starting = value["starting"]
             return cls(
-                starting=None if starting is None else flat(starting, "starting"),
+                starting=None if starting is None else offsets_by_queue(starting, "starting"),
                 reason=str(value["reason"]),
                 told=bool(value["told"]),
-                held=flat(value["held"], "held"),
-                resets=flat(value["resets"], "resets"),
+                held=offsets_by_queue(value["held"], "held"),
+                resets=offsets_by_queue(value["resets"], "resets"),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise RmqdError(f"not a valid generation file: {error!r}") from error
 
 
-def read_note(folder: HadoopFolder, path: str) -> Note | None:
+def read_note(folder: HadoopFolder, path: str) -> GenerationNote | None:
     """Return the last note of a generation; None if there is none. Raises RmqdError if it is unreadable."""
     numbers = _note_numbers(folder, path)
     if not numbers:
         return None
     file = f"{path}/{_name(numbers[-1])}"
     try:
-        return Note.of(folder.read(file))
+        return GenerationNote.of(folder.read(file))
     except RmqdError as error:
         raise RmqdError(f"{folder.url}/{file}: {error}") from error
 
 
-def write_note(folder: HadoopFolder, path: str, note: Note) -> None:
+def write_note(folder: HadoopFolder, path: str, note: GenerationNote) -> None:
     numbers = _note_numbers(folder, path)
     folder.put(f"{path}/{_name(numbers[-1] + 1 if numbers else 0)}", note.to_json())
     for number in numbers:
@@ -108,7 +109,7 @@ IsWritten = Callable[[MicroBatch], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class CheckpointProgress:
     """The progress of a query. `batch` is the last finished batch; -1 if there is none."""
 
     batch: int = -1
@@ -116,7 +117,7 @@ class Done:
     """End offsets of that batch; if there is none, the known start offsets of the first batch."""
 
 
-def read_done(folder: HadoopFolder, path: str, is_written: IsWritten | None = None) -> Done:
+def read_done(folder: HadoopFolder, path: str, is_written: IsWritten | None = None) -> CheckpointProgress:
     """Return the progress of a checkpoint's query. Raises RmqdError if rmqd did not write the checkpoint.
 
     Spark records a batch after the sink has it, and a driver may end between the two. `is_written` checks whether the
@@ -130,10 +131,10 @@ def read_done(folder: HadoopFolder, path: str, is_written: IsWritten | None = No
         if is_written(MicroBatch(_query_id(folder, path), following, plan)):
             batch = following
     if batch >= 0:
-        return Done(batch, _logged(folder, f"{path}/{OFFSETS}/{batch}").positions)
+        return CheckpointProgress(batch, _logged(folder, f"{path}/{OFFSETS}/{batch}").positions)
     if 0 in _numbers(folder, f"{path}/{OFFSETS}"):
-        return Done(-1, _logged(folder, f"{path}/{OFFSETS}/0").new)
-    return Done()
+        return CheckpointProgress(-1, _logged(folder, f"{path}/{OFFSETS}/0").new)
+    return CheckpointProgress()
 
 
 def _query_id(folder: HadoopFolder, path: str) -> str:

@@ -9,16 +9,17 @@ is kept.
     <checkpoint>/generation-000001/checkpoint     written by Spark
                                   /note-000004.json
 
-Three offsets of a queue distinguish the cases: `done`, the checkpoint's; `held`, the offset that the broker is known to
-have on disk, recorded every few seconds and at a graceful end; and `stored`, the broker's current one. All commits of
-the query are between `held` and `done`. So if `stored` is above `done`, or below both, the query did not commit it.
+Three offsets of a queue distinguish the cases: `done` is the checkpoint's offset; `held` is the offset that the broker
+is known to have on disk, recorded every few seconds and at a graceful end; `stored` is the broker's current offset. All
+commits of the query are between `held` and `done`. So if `stored` is above `done`, or below both, the query did not
+commit it.
 
 A killed broker forgets the commits of its last seconds. So `held` follows only offsets that the broker had
 FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
 missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
 killed.
 
-Finds offsets on the brokers that the query did not commit, and describes them.
+`moves` finds the queues whose stored offset the query did not commit.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ import structlog
 
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.runtime.files import make_folder
-from rmqd.spark.engine.checkpoint import IsWritten, Note, read_done, read_note, write_note
+from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_done, read_note, write_note
 from rmqd.spark.pipelines.pipeline_query import written_batches
 from rmqd.spark.session.hadoop_folder import HadoopFolder
 from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing, patiently
@@ -141,7 +142,7 @@ class Generations:
         )
         self._lock = threading.RLock()
         self._number = 0
-        self._note = Note()
+        self._note = GenerationNote()
         self._noted_at = 0.0
         self._held: dict[MessageQueue, int] = {}
         self._done: ByQueue = {}  # the checkpoint's offsets at the last read
@@ -219,13 +220,13 @@ class Generations:
         queues = self._subscribed.now(self._cluster, all_topics=False)
         asked = self._ask_stored(queues)
         answers_of_existing(asked)
-        stored = _present(asked)  # if a broker lost the offset of a queue, the checkpoint's offset counts
+        stored = _present(asked)  # if a broker has lost the offset of a queue, the checkpoint's offset is used
         pending = answers_of_existing(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
         if last is None:
-            return self._begin(Note(reason="the first generation"))
+            return self._begin(GenerationNote(reason="the first generation"))
         self._note = last
         if resets:
             self.note(resets)
@@ -241,11 +242,11 @@ class Generations:
         self._number += 1
         log.warning("spark.generation_begun", group=self._spec.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
-        begun = self._begin(Note(starting=starting, reason=reason, told=False))
+        begun = self._begin(GenerationNote(starting=starting, reason=reason, told=False))
         self._delete_old()
         return begun
 
-    def _begin(self, note: Note) -> Generation:
+    def _begin(self, note: GenerationNote) -> Generation:
         self._number = max(self._number, 1)
         self._write(note)
         return self._go_on()
@@ -276,7 +277,7 @@ class Generations:
         if not self._looks:
             return {}
         _, had, had_done = self._looks[-1]
-        # lost: the stored offset has not changed since the last check, although a higher offset was done then
+        # lost: the stored offset is the same as at the last check, although the checkpoint was already above it then
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
         # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers
@@ -298,7 +299,7 @@ class Generations:
         if at <= now - FLUSHED_SECONDS:
             self._held |= {queue: offset for queue, offset in had.items() if stored.get(queue, -1) >= offset}
 
-    def _write(self, note: Note) -> None:
+    def _write(self, note: GenerationNote) -> None:
         write_note(self._folder, self._path(self._number), note)
         self._note, self._noted_at = note, time.monotonic()
 

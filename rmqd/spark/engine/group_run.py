@@ -25,7 +25,7 @@ from rmqd.runtime.clock import Clock
 from rmqd.runtime.own_threads import OneThread, call_in_loop
 from rmqd.runtime.plain_text import describe
 from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, query_error
-from rmqd.spark.engine.spark_figures import BatchProgress, Figures
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.source.source_offsets import ByQueue
@@ -42,8 +42,8 @@ log = structlog.get_logger(__name__)
 MOVES_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
-MAX_LATE_WORKERS: Final = 5  # in a row
-RIVAL_DRAIN_SECONDS: Final = 10.0  # for the drain while another engine or driver also runs the group
+MAX_LATE_WORKERS: Final = 5  # in a row, before the failure is raised
+RIVAL_DRAIN_SECONDS: Final = 10.0  # limit for the drain if another engine or driver also runs the group
 END_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
 FORCED_STOP_SECONDS: Final = 2.0
 
@@ -60,7 +60,7 @@ class GroupRun:
         self._parts = parts
         self._clock = clock
         self._config = spec.settings.spark or SparkConfig()
-        self._figures = Figures(spec.options, clock)
+        self._figures = DriverFigures(spec.options, clock)
         self._loop = asyncio.get_running_loop()
         self._log = log.bind(group=spec.name)
         self._stop = asyncio.Event()
@@ -72,8 +72,8 @@ class GroupRun:
         self._state = "starting"
         self._failure: str | None = None
         self._is_handling = self._is_member = False
-        self._late_workers = 0  # number since the last micro-batch
-        self._stuck_by: list[str] = []  # why a query cannot continue, such as a corrupt message
+        self._late_workers = 0  # late workers since the last micro-batch
+        self._stuck_by: list[str] = []  # why the group cannot continue, such as a corrupt message
         self._membership: DriverMembership | None = None
         self._generation: int | None = None  # generation of the last query
         self._watching: asyncio.Task[None] | None = None

@@ -4,7 +4,7 @@ Executors return an outcome for each range of a queue that they handled. Spark r
 Brokers are polled for the ends of the queues every few seconds, because an idle query makes no progress while its lag
 may grow.
 
-Receives Spark's progress of each micro-batch.
+`ProgressListener` receives Spark's progress of each micro-batch.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PHASES: Final = {
 WHOLE_BATCH: Final = "triggerExecution"
 
 
-class Figures:
+class DriverFigures:
     """The metrics of one driver. Used only in its event loop."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
@@ -109,7 +109,7 @@ class Figures:
             self._problems.set("handler", self._results.problem)
 
     def claim_store_is(self, failure: str) -> None:
-        """Record why the driver cannot reach the store of `deduplicate`; an empty string if it can."""
+        """Record why the driver cannot reach the store of `deduplicate`; `failure` is empty if it can."""
         evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
@@ -131,7 +131,7 @@ class Figures:
                 self._phases[PHASES[name]] += milliseconds / 1000
 
     def moved_to(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Record that the next query starts elsewhere, because an operator moved the group."""
+        """Record the offsets at which the next query starts, because an operator moved the group."""
         self._positions |= positions
         self._moved_at = self._clock.wall()
 
@@ -160,7 +160,7 @@ class Figures:
     def snapshot(
         self, state: str, failure: str | None, client_id: str, pauses: Pauses, *, handling: bool
     ) -> GroupSnapshot:
-        """Return the group's current snapshot; `handling` is whether a micro-batch is running."""
+        """Return the group's current snapshot. `handling` means that a micro-batch is running."""
         is_over = state in ("failed", "stopped")
         work = "waiting" if state == "starting" else "handling" if handling else "pulling"
         reason = self._not_ready(state)

@@ -1,12 +1,11 @@
-"""Polls the brokers for a group's offsets every few seconds, whether or not its query makes progress.
+"""The parts of a group's run on Spark. Tests replace them, to test a run without Spark.
 
-Polls the store of `deduplicate` every few seconds for availability.
+`QueuePlaces` polls the brokers for the group's offsets every few seconds, whether or not its query makes progress.
 
-A task that waits for the store reports nothing to the driver before its range is settled, so the driver polls the store
-itself. The driver's network may not reach the store, although executors reach it. So an unreachable store is a problem
-of the group only if the driver has reached it before.
-
-The parts of a group's run on Spark. Tests replace them, to test a run without Spark.
+`ClaimStoreWatch` polls the store of `deduplicate` for availability. A task that waits for the store reports nothing to
+the driver before its range is settled, so the driver polls the store itself. The driver's network may not reach the
+store, although executors reach it. So an unreachable store is a problem of the group only if the driver has reached it
+before.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import ClaimStoreError, Terms
+from rmqd.handler_api.leases.lease_store import ClaimStoreError, ClaimTerms
 from rmqd.runtime.clock import Clock
 from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
 from rmqd.spark.engine.driver_membership import DriverMembership, Held
-from rmqd.spark.engine.spark_figures import BatchProgress, Figures, ProgressListener
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures, ProgressListener
 from rmqd.spark.handlers.handler_query import handler_query
 from rmqd.spark.handlers.range_outcome import OnBatch
 from rmqd.spark.pipelines.pipeline_query import pipeline_query
@@ -52,7 +51,7 @@ ROUTES_SECONDS: Final = 30.0
 class QueuePlaces:
     """Polls all queues of a group, and passes the answers to its figures. It joins no group, and pulls nothing."""
 
-    def __init__(self, spec: GroupSpec, figures: Figures, clock: Clock) -> None:
+    def __init__(self, spec: GroupSpec, figures: DriverFigures, clock: Clock) -> None:
         self._group = spec.group
         self._topics = [*spec.topics, retry_topic(spec.group)]
         self._figures = figures
@@ -100,8 +99,8 @@ STORE_POLL_SECONDS: Final = 5.0
 class ClaimStoreWatch:
     """Passes the store's availability to the group's figures. It claims no messages."""
 
-    def __init__(self, group: str, options: DeduplicationOptions, figures: Figures, clock: Clock) -> None:
-        terms = Terms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
+    def __init__(self, group: str, options: DeduplicationOptions, figures: DriverFigures, clock: Clock) -> None:
+        terms = ClaimTerms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
         self._store = open_store(options.store, options.url, terms)
         self._log = log.bind(group=group)
         self._figures = figures
@@ -154,11 +153,11 @@ class SparkParts:
         """Return the group's membership. It opens no connection yet."""
         return DriverMembership(self._spec, on_reset=on_reset, held=held, clock=self._clock)
 
-    def places(self, figures: Figures) -> QueuePlaces:
+    def places(self, figures: DriverFigures) -> QueuePlaces:
         """Return the poller of the group's queues. It opens no connection yet."""
         return QueuePlaces(self._spec, figures, self._clock)
 
-    def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
+    def claim_store(self, figures: DriverFigures) -> ClaimStoreWatch | None:
         """Return the poller of the store for `deduplicate`; None without it. It opens no connection yet."""
         deduplication = self._spec.options.deduplication
         if deduplication is None:

@@ -1,10 +1,10 @@
-"""Finds the columns of its source that a pipeline uses, so that executors decode only those.
+"""The columns that a pipeline uses, and the schema that is inferred for its bodies.
 
-Spark does not report them to a Python source, and creates the source before the pipeline is known. So the driver asks
-Spark's optimizer, and writes the result next to the pause file. The source's processes on the driver read it when the
-query starts. Unused columns are null in all rows.
+*Used columns.* Executors decode only the columns that the pipeline uses. Spark does not report them to a Python source,
+and creates the source before the pipeline is known. So the driver asks Spark's optimizer, and writes the result next to
+the pause file. The source's processes on the driver read it when the query starts. Unused columns are null in all rows.
 
-`valueSchema: infer`: the schema of a pipeline's bodies, inferred once from a sample and then kept.
+*Inferred schema* (`valueSchema: infer`): the schema of the bodies is inferred once from a sample, and then kept.
 
 It is stored next to the generations of the checkpoint, so the group has the same columns after each restart and reset,
 on any machine. A body that does not fit the schema is bad, as with an explicit schema.
@@ -30,7 +30,7 @@ from rmqd.spark.session.spark_cluster import cluster_of, everyone
 from rmqd.spark.source.group_offsets import Subscribed
 from rmqd.spark.source.range_fetch import ranges_of, read_ranges
 from rmqd.spark.source.source_columns import Decoding
-from rmqd.spark.source.source_options import SCHEMA, is_inferred
+from rmqd.spark.source.source_options import SCHEMA, has_inferred_schema
 from rmqd.spark.values.column_kinds import parse_kind
 from rmqd.spark.values.fitting import TooManyFieldsError, infer_kind
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _SUFFIX: Final = ".columns"
-_CHOOSES: Final = ("Project", "Aggregate")  # the nodes above one of these can use only the columns that it names
+_CHOOSES: Final = ("Project", "Aggregate")  # above one of these nodes, only the columns that it names can be used
 _PASSES: Final = ("Filter",)
 
 
@@ -127,7 +127,7 @@ def with_pinned_schema(
     """
     settings = spec.settings
     spark = settings.spark or SparkConfig()
-    if not is_inferred({name: str(value) for name, value in spark.options.items()}):
+    if not has_inferred_schema({name: str(value) for name, value in spark.options.items()}):
         return spec
     name = next(name for name in spark.options if name.lower() == SCHEMA.lower())  # Spark reads it in any case
     schema = _kept(folder) or _inferred(spec.name, options, starting, folder)

@@ -1,17 +1,14 @@
-"""Groups rows into requests to the broker. No I/O.
-
-A RocketMQ batch has one topic and one queue, and none of its messages is delayed. The broker stores each message
-separately. Rows of one lane stay together, in order.
-
-An executor's producer: one for each process and name server, kept from task to task.
-
-Its event loop runs only while a batch of rows is sent, in the thread of the task. Between batches, Spark's process
-reads the next batch, so a second thread would gain nothing; and sends waiting for a stopped loop would time out.
-
-The format `rocketmq` as a sink: `df.write.format("rocketmq")` and `df.writeStream`.
+"""The format `rocketmq` as a sink: `df.write.format("rocketmq")` and `df.writeStream`.
 
 Delivery is at least once: a task returns its commit message only when all of its rows are stored. A task that Spark
 retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
+
+`bundles` groups rows into RocketMQ batches, one for each request. A RocketMQ batch has one topic and one queue, and
+none of its messages is delayed. The broker stores each message separately. Rows of one lane stay together, in order.
+
+`RowSender` is an executor's producer: one for each process and name server, kept from task to task. Its event loop runs
+only while rows are sent, in the thread of the task. Between batches, Spark's process reads the next batch, so a second
+thread would gain nothing.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 32
 MAX_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
-HEAD_BYTES: Final = 256  # upper limit for a message without its body and the row's properties
+HEAD_BYTES: Final = 256  # upper limit for the size of a message without its body and properties
 
 
 def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
@@ -227,7 +224,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 
 @dataclass
-class Stored(WriterCommitMessage):
+class StoredRows(WriterCommitMessage):
     """The number and size of messages that a task has stored."""
 
     messages: int
@@ -249,7 +246,7 @@ class RocketMQWriter(DataSourceArrowWriter):
         self._options = options
         self._id = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
         """Called on executors, for each partition."""
         return _write(iterator, self._options, self._id)
 
@@ -264,7 +261,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
         """Called on executors, for each partition of each batch."""
         return _write(iterator, self._options, "")
 
@@ -276,7 +273,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         _tell_stored(messages, str(batchId))
 
 
-def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> Stored:
+def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> StoredRows:
     context = TaskContext.get()
     origin = TaskOrigin(query, "", 0)
     if context is not None:
@@ -291,10 +288,10 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
         total += count
         total_bytes += size_bytes
     freeze_imports()
-    return Stored(total, total_bytes)
+    return StoredRows(total, total_bytes)
 
 
 def _tell_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:
     log_to_stderr()
-    stored = sum(message.messages for message in messages if isinstance(message, Stored))
+    stored = sum(message.messages for message in messages if isinstance(message, StoredRows))
     log.warning("spark.write_failed", batch=batch, stored=stored, note="at least these messages are in the topic")

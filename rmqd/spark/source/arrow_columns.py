@@ -15,7 +15,7 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from rmqd.runtime.plain_text import encodable
 from rmqd.spark.source.buffer_arrays import PropertyArrays, of_equal_length, repeated
 from rmqd.spark.source.source_columns import COLUMNS, Decoding
-from rmqd.spark.source.source_records import Decoded, Records
+from rmqd.spark.source.source_records import DecodedRecords, Records
 from rmqd.spark.values.column_kinds import ColumnKind
 from rmqd.spark.values.schema_registry import RegistryAwayError
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
@@ -99,7 +99,7 @@ class BatchBuilder:
 class _Columns:
     """The columns of a batch. Intermediate results that several columns share are computed once."""
 
-    def __init__(self, messages: Decoded) -> None:
+    def __init__(self, messages: DecodedRecords) -> None:
         self._messages = messages
 
     def array(self, name: str) -> pa.Array:
@@ -186,7 +186,7 @@ class BodyDecoder:
         self._type = arrow_type(value.kind)
 
     def columns(self, bodies: pa.Array) -> dict[str, pa.Array]:
-        """Return the two columns. Values that Arrow cannot store, such as half a surrogate pair, become null."""
+        """Return `value` and `_bad_row`. Values that Arrow cannot store, such as lone surrogates, become null."""
         decoded = list(map(self._decoded, bodies.to_pylist()))
         try:
             values = pa.array([value for value, _ in decoded], self._type)
@@ -200,7 +200,7 @@ class BodyDecoder:
             return None, NO_BODY
         try:
             return self._decode(body), None
-        except RegistryAwayError:  # the body may be good: the task fails, and is retried
+        except RegistryAwayError:  # the body may be valid, so the task fails and is retried
             raise
         except Exception as error:  # noqa: BLE001  decoders raise many kinds
             return None, _reason(error)

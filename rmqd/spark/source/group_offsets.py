@@ -1,15 +1,15 @@
-"""Creates the retry topic of a stream's group, because mqadmin needs it to show the group's progress.
+"""The queues that a query reads, their start and end offsets, and the offsets of the query's group.
 
-`mqadmin consumerProgress -g` asks the brokers in the route of the group's retry topic. A broker creates that topic when
-a consumer of the group connects, and a stream is not a member of its group.
+`Subscribed` has the queues: all queues of the topics, refreshed at intervals, or the queues in `assign`. `resolve`
+finds the offsets for start and end options: ends of queues, committed offsets, and times.
 
-The queues that a query reads: the queues of its topics, refreshed at intervals, or the queues in `assign`. Resolves the
-start and end options to offsets in these queues: ends of queues, committed offsets, and times.
+`RetryTopics` creates the retry topic of a stream's group, because `mqadmin consumerProgress -g` asks the brokers in the
+route of that topic. A broker creates the topic when a consumer of the group connects, and a stream is not a member of
+its group.
 
-Commits a query's offsets as the offsets of a consumer group.
-
-The checkpoint owns the query's offsets. They are committed to the brokers for `mqadmin consumerProgress`, and for the
-next owner of the group. The query commits only while it alone uses the group:
+`GroupOffsets` commits a query's offsets as the offsets of a consumer group. The checkpoint owns the offsets. They are
+committed to the brokers for `mqadmin consumerProgress`, and for the next owner of the group. The query commits only
+while it alone uses the group:
 
 - A committed offset never decreases. If the broker's offset is beyond the query's offset, it stays until the query has
   passed it: another consumer has handled the messages between, or an operator moved the group there. A lower commit
@@ -32,7 +32,7 @@ import structlog
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
-from rmqd.spark.source.source_offsets import EARLIEST, LATEST, Bound
+from rmqd.spark.source.source_offsets import EARLIEST, LATEST, OffsetBound
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic, retry_topic
 
@@ -102,7 +102,7 @@ class Subscribed:
             answers = cluster.queues(self._topics(cluster))
             others = [] if all_topics else [queue for queue in answers.found if queue.topic != options.retry_topic]
             for queue in _without_route(answers):
-                # a retry topic without retries so far, or a topic of the pattern that was deleted since it was listed
+                # the topic is a retry topic without retries so far, or it matched the pattern and was deleted meanwhile
                 if queue.topic not in options.topics or others:
                     del answers.failed[queue]
             found = everyone(answers)
@@ -147,7 +147,7 @@ def _is_users(topic: str) -> bool:
 
 
 def starts_of(
-    cluster: Cluster, options: SourceOptions, default: Bound, queues: Iterable[MessageQueue]
+    cluster: Cluster, options: SourceOptions, default: OffsetBound, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
     """Return the start offset of each queue; `default` applies if no option sets it. Raises RmqdError like `resolve`.
 
@@ -158,11 +158,11 @@ def starts_of(
     by_retries = {queue: bound.by_queue[queue] for queue in retries & bound.by_queue.keys()}
     by_others = {queue: value for queue, value in bound.by_queue.items() if queue not in retries}
     found = resolve(cluster, options, replace(bound, by_queue=by_others), wanted - retries, options.fallback)
-    return found | resolve(cluster, options, replace(bound, by_queue=by_retries), retries, Bound("earliest"))
+    return found | resolve(cluster, options, replace(bound, by_queue=by_retries), retries, OffsetBound("earliest"))
 
 
 def resolve(
-    cluster: Cluster, options: SourceOptions, bound: Bound, queues: Iterable[MessageQueue], otherwise: Bound
+    cluster: Cluster, options: SourceOptions, bound: OffsetBound, queues: Iterable[MessageQueue], otherwise: OffsetBound
 ) -> dict[MessageQueue, int]:
     """Return an offset for each queue; `otherwise` is for queues that the bound does not cover.
 
@@ -211,9 +211,9 @@ def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue
     return found
 
 
-MEMBERS_SECONDS: Final = 10.0  # between two checks for members of the group
-AWAY_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
-WARN_AGAIN_SECONDS: Final = 60.0  # between two warnings of one kind
+MEMBERS_SECONDS: Final = 10.0  # interval of checks for members of the group
+AWAY_SECONDS: Final = 10.0  # pause before an unavailable queue is tried again; Spark polls 90 times a second
+WARN_AGAIN_SECONDS: Final = 60.0  # interval of warnings of one kind
 SHARED: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 
 

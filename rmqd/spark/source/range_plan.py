@@ -28,9 +28,9 @@ The meaning of a response for the first span ("failure" is treated like no respo
 | any other code                                | ends the range, unless retriable  | failure                       |
 |                                               | or caused by a stale route        |                               |
 
-A broker without a filter that skips offsets no longer has their messages: MESSAGE_WAS_REMOVING (retention removed the
-commit log file before the index entries) or OFFSET_FOUND_NULL (an index file is missing). In a filtered range such a
-response looks the same as one whose messages do not match.
+If a broker skips offsets in an unfiltered range, it no longer has their messages: MESSAGE_WAS_REMOVING (retention
+removed the commit log file before the index entries) or OFFSET_FOUND_NULL (an index file is missing). In a filtered
+range, such a response looks like a response to a pull whose messages do not match.
 
 Only the master (broker id 0) knows which messages the broker has. A slave copies the master's log and may be behind it;
 its topics, groups and permissions may be outdated too. After a failure, the route is queried again, and after a pause
@@ -83,7 +83,7 @@ class NotOnReplicaError(RemotingError):
 
 
 @dataclass(frozen=True, slots=True)
-class Dealt:
+class SettledRange:
     """Offsets from `low` to before `high` are settled; `found` is whether the response has messages for them."""
 
     low: int
@@ -134,7 +134,7 @@ class RangePlan:
         self._doubts_route = False  # a master reported a loss; the route must confirm that it is the master
         self._is_confirmed = False  # the route was queried after that report
         self._failures = 0  # number since the last settled offset
-        self._failing_since = 0.0  # time of the first of them
+        self._failing_since = 0.0  # when the first of them occurred
         self._given_up_by: RmqdError | None = None
         self._pause_due = 0.0
 
@@ -186,7 +186,7 @@ class RangePlan:
 
     def answered(
         self, reply: RemotingCommand, broken: str | None = None, cut_at: int | None = None
-    ) -> Dealt | ResetByOperator | None:
+    ) -> SettledRange | ResetByOperator | None:
         """Settle the first span with the response to its pull: the span ends, or its start moves up.
 
         Return None if the same offset must be pulled again.
@@ -295,7 +295,7 @@ class RangePlan:
             "the master must be asked",
         )
 
-    def _go_on(self, span: Span, following: int, *, found: bool) -> Dealt:
+    def _go_on(self, span: Span, following: int, *, found: bool) -> SettledRange:
         self._is_confirmed = False
         if not self._one_by_one:
             # the broker limits messages and bytes of a response: make spans as long as its responses
@@ -307,7 +307,7 @@ class RangePlan:
                     self._longest = self._stride
         return self._settle(span, following, found=found)
 
-    def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> Dealt:
+    def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> SettledRange:
         """Report the messages from the span's start to before `until` as lost.
 
         `held` is the broker's first offset and the one after its last; None if the broker is missing.
@@ -327,10 +327,10 @@ class RangePlan:
         self.reaches_to = rest.high
         self._lose(rest, rest.high, None)
 
-    def _settle(self, span: Span, offset: int, *, found: bool) -> Dealt:
+    def _settle(self, span: Span, offset: int, *, found: bool) -> SettledRange:
         """Move a span's start to `offset`, or end the span. The patience starts again."""
         self._failures = self._empty_answers = 0
-        dealt = Dealt(span.low, min(offset, span.high), found)
+        dealt = SettledRange(span.low, min(offset, span.high), found)
         if dealt.high == span.high:
             self.spans.popleft()
         else:

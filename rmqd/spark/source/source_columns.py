@@ -1,8 +1,7 @@
-"""The columns of the source: names, SQL types and content. No I/O; imports neither pyspark nor pyarrow.
+"""The source's columns (names, SQL types and content), and the values of its options. Imports neither pyspark nor
+pyarrow.
 
-Parsers for values of the source's options. They raise ValueError or RmqdError with the expected values.
-
-No I/O, except for reading the clock for `-1h`.
+The parsers of option values raise ValueError or RmqdError with the expected values.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from rmqd.errors import ConfigError
 from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.session.spark_access import suggest_name
-from rmqd.spark.source.source_offsets import Bound, Kind, milliseconds_since_1970
+from rmqd.spark.source.source_offsets import Kind, OffsetBound, milliseconds_since_1970
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_SQL92, EXPRESSION_TAG, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
@@ -182,36 +181,36 @@ def by_sql(text: str) -> Filter:
     return Filter(EXPRESSION_SQL92, sql_subscription("", text, 0).sub_string)
 
 
-def time_ms(text: str) -> Bound:
+def time_ms(text: str) -> OffsetBound:
     """Return a time as a bound: milliseconds since 1970, ISO 8601 with a zone, or an age (`-1h`)."""
     word = text.strip()
     if word.isdecimal():
-        return Bound("timestamp", timestamp_ms=milliseconds_since_1970(int(word)))
+        return OffsetBound("timestamp", timestamp_ms=milliseconds_since_1970(int(word)))
     try:
         if word.startswith("-"):
-            return Bound("timestamp", timestamp_ms=round(time.time() * 1000 - parse_duration_ms(word[1:])))
+            return OffsetBound("timestamp", timestamp_ms=round(time.time() * 1000 - parse_duration_ms(word[1:])))
         moment = datetime.fromisoformat(word)
     except ValueError:
         raise ValueError(f"{text!r} is not a valid time; {_TIME_FORMS}") from None
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone; {_TIME_FORMS}")
-    return Bound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
+    return OffsetBound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
 
 
-def words(*words: Kind) -> Callable[[str], Bound]:
+def words(*words: Kind) -> Callable[[str], OffsetBound]:
     """Return a parser that accepts one of some words, as a bound."""
 
-    def parse(text: str) -> Bound:
+    def parse(text: str) -> OffsetBound:
         for word in words:
             if text.strip().lower() == word:
-                return Bound(word)
+                return OffsetBound(word)
         raise ValueError(f"{text!r} is not valid; expected one of {', '.join(words)}")
 
     return parse
 
 
 def strategy(text: str) -> bool:
-    """Return whether a timestamp without any later message is an error."""
+    """Return whether it is an error if no message was stored at or after a timestamp."""
     word = text.strip().lower()
     if word not in ("error", "latest"):
         raise ValueError(f"{text!r} is not valid; expected error or latest")

@@ -1,9 +1,9 @@
 """The format `rocketmq`: the data source behind `spark.read.format("rocketmq")` and `spark.readStream`.
 
-Bounded reads are here, too. They can skip what SQL conditions rule out (option `pushdown`): queues, offsets, store
-times and tags. Spark applies the conditions itself to the result. So reading more than necessary is harmless, and never
-less is read. Spark rejects every read with pushdown while spark.sql.python.filterPushdown.enabled is false, the
-default. So it is used only on request.
+Bounded reads are here, too. With the option `pushdown` they skip queues, offsets, store times and tags that SQL
+conditions rule out. Spark itself also applies the conditions to the result, so reading more than necessary is harmless.
+Spark rejects every read with pushdown while spark.sql.python.filterPushdown.enabled is false, the default. So pushdown
+is used only on request.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rmqd.spark.session.spark_process import reason_first
 from rmqd.spark.source.group_offsets import Subscribed, resolve, starts_of
 from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.source.source_columns import ddl, names_of_schema
-from rmqd.spark.source.source_offsets import Bound
+from rmqd.spark.source.source_offsets import OffsetBound
 from rmqd.spark.source.source_options import SourceOptions, parse_options
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
 from rmqd.spark.values.schema_registry import RegistryAwayError
@@ -136,9 +136,9 @@ class RocketMQBatchReader(DataSourceReader):
         options = self._options
         queues = Subscribed(options).now(cluster)
         check_filter(cluster, options, queues)
-        starts = starts_of(cluster, options, Bound("earliest"), queues)
+        starts = starts_of(cluster, options, OffsetBound("earliest"), queues)
         any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
-        ends = resolve(cluster, any_end, options.ending, queues, Bound("latest"))
+        ends = resolve(cluster, any_end, options.ending, queues, OffsetBound("latest"))
         spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
         subscription = self.narrowing.filter(options.subscription)
         return ranges_of(cluster, replace(options, subscription=subscription), spans)

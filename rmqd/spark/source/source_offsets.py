@@ -1,11 +1,11 @@
-"""Start and end of a read, from its options. No I/O.
+"""The bounds of a read, from its options, and a query's offsets in all its queues. No I/O.
 
-A query's offsets in all its queues, as stored in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow.
+`Offsets` is stored in Spark's checkpoint, as the JSON `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new":
+{...}, ...}`. An offset is the first unread one. `new` contains the queues that this batch is the first to read (in a
+query's first batch: all), with their start offsets, so that a batch repeated from the checkpoint reads the same
+messages again. Spark compares the text, so all keys are sorted.
 
-The JSON is `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new": {...}, ...}`. An offset is the first unread
-one. `new` contains the queues that this batch is the first to read (in a query's first batch: all), with their start
-offsets, so that a batch repeated from the checkpoint reads the same messages again. Spark compares the text, so all
-keys are sorted.
+This module imports neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BEGINNING_MS: Final = 1_000_000  # numbers below, such as 0, mean the beginning
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class OffsetBound:
     """One end of a read. `by_queue` has offsets (or LATEST, EARLIEST) or times, for the kinds that name queues."""
 
     kind: Kind
@@ -36,25 +36,25 @@ class Bound:
     by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
 
 
-def offsets_bound(text: str, words: tuple[Kind, ...]) -> Bound:
+def offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
     """Read one of `words`, or offsets by queue in JSON. Raises RmqdError with the expected values."""
     stripped = text.strip()
     for word in words:
         if stripped.lower() == word:
-            return Bound(word)
+            return OffsetBound(word)
     accepted = f"expected {', '.join(words)}, or JSON such as " + '{"orders": {"broker-a": {"0": 120, "1": -2}}}'
     by_queue = _by_queue(stripped, accepted)
     low = [f"{queue}: {offset}" for queue, offset in by_queue.items() if offset < EARLIEST]
     if low:
         raise RmqdError(f"{low[0]} is not a valid offset; {accepted}, where -2 is the earliest and -1 the latest")
-    return Bound("offsets", by_queue=by_queue)
+    return OffsetBound("offsets", by_queue=by_queue)
 
 
-def timestamps_bound(text: str) -> Bound:
+def timestamps_bound(text: str) -> OffsetBound:
     """Read times by queue (milliseconds since 1970) in JSON. Raises RmqdError with the expected form."""
     form = '{"orders": {"broker-a": {"0": 1700000000000}}}'
     by_queue = _by_queue(text.strip(), f"expected JSON such as {form}")
-    return Bound("timestamps", by_queue={queue: milliseconds_since_1970(at) for queue, at in by_queue.items()})
+    return OffsetBound("timestamps", by_queue={queue: milliseconds_since_1970(at) for queue, at in by_queue.items()})
 
 
 def milliseconds_since_1970(number: int) -> int:
@@ -69,7 +69,7 @@ def milliseconds_since_1970(number: int) -> int:
 
 def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
     try:
-        by_queue = flat(json.loads(text), "the JSON")
+        by_queue = offsets_by_queue(json.loads(text), "the JSON")
     except (ValueError, RmqdError):
         raise RmqdError(f"{text!r:.80}: {accepted}") from None
     if not by_queue:
@@ -113,7 +113,10 @@ class Offsets:
                 f"the checkpoint has offsets of version {value.get('v')!r}; expected version {VERSION}: "
                 f"{json.dumps(value):.200}"
             )
-        return cls(flat(value.get("q"), "q"), **{name: flat(value.get(name, {}), name) for name in _MORE})
+        return cls(
+            offsets_by_queue(value.get("q"), "q"),
+            **{name: offsets_by_queue(value.get(name, {}), name) for name in _MORE},
+        )
 
     def ranges(self, end: Offsets) -> dict[MessageQueue, tuple[int, int]]:
         """Return the non-empty ranges between these and later offsets, in order of the queues."""
@@ -152,7 +155,7 @@ def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
     }
 
 
-def flat(tree: object, what: str) -> dict[MessageQueue, int]:
+def offsets_by_queue(tree: object, what: str) -> dict[MessageQueue, int]:
     """Return the reverse of `nested`, also for input from users. Raises RmqdError with the expected shape."""
     found: dict[MessageQueue, int] = {}
     try:
@@ -167,5 +170,5 @@ def flat(tree: object, what: str) -> dict[MessageQueue, int]:
 
 def _integer(value: object) -> int:
     if type(value) is not int:
-        raise TypeError(f"{value!r}, which is not an offset")
+        raise TypeError(f"{value!r} instead of an offset")
     return value

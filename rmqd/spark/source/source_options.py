@@ -33,7 +33,7 @@ from rmqd.spark.source.source_columns import (
     topic_pattern,
     words,
 )
-from rmqd.spark.source.source_offsets import Bound, Kind, offsets_bound, timestamps_bound
+from rmqd.spark.source.source_offsets import Kind, OffsetBound, offsets_bound, timestamps_bound
 from rmqd.spark.values import value_format
 from rmqd.spark.values.value_format import MISSING, ValueFormat, read_value
 from rmqd.wire.message_queue import MessageQueue
@@ -126,11 +126,11 @@ class SourceOptions(Decoding):
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group: str = ""
     commit_offsets: bool = False
-    starting: Bound | None = None
+    starting: OffsetBound | None = None
     """None if not set: then `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
-    fallback: Bound = field(default_factory=lambda: Bound("earliest"))
+    fallback: OffsetBound = field(default_factory=lambda: OffsetBound("earliest"))
     must_find_timestamp: bool = False
-    ending: Bound = field(default_factory=lambda: Bound("latest"))
+    ending: OffsetBound = field(default_factory=lambda: OffsetBound("latest"))
     given: frozenset[str] = frozenset()
     max_offsets: int | None = None
     max_bytes: int | None = None
@@ -256,10 +256,10 @@ class _Reading(GivenOptions):
             return self.read("sql", by_sql, Filter())
         return self.read("tags", by_tags, Filter())
 
-    def _starting(self, has_group: bool) -> Bound | None:
+    def _starting(self, has_group: bool) -> OffsetBound | None:
         if "startingOffsets" in self.values:
             kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
-            bound = self.read("startingOffsets", lambda text: offsets_bound(text, kinds), Bound("earliest"))
+            bound = self.read("startingOffsets", lambda text: offsets_bound(text, kinds), OffsetBound("earliest"))
             if bound.kind == "committed" and not has_group:
                 self.problem("startingOffsets", "committed needs groupId, the consumer group of the committed offsets")
             return bound
@@ -267,19 +267,19 @@ class _Reading(GivenOptions):
             return self.read("startingTimestamp", time_ms, None)
         if "startingOffsetsByTimestamp" in self.values:
             return self.read("startingOffsetsByTimestamp", timestamps_bound, None)
-        return Bound("committed") if has_group else None
+        return OffsetBound("committed") if has_group else None
 
     def _starts_elsewhere(self) -> bool:
         """Return whether an option sets a start other than the group's offsets."""
         given = [self.values[name].strip().lower() for name in STARTS if name in self.values]
         return any(value != "committed" for value in given)
 
-    def _ending(self) -> Bound:
+    def _ending(self) -> OffsetBound:
         if "endingTimestamp" in self.values:
-            return self.read("endingTimestamp", time_ms, Bound("latest"))
+            return self.read("endingTimestamp", time_ms, OffsetBound("latest"))
         if "endingOffsetsByTimestamp" in self.values:
-            return self.read("endingOffsetsByTimestamp", timestamps_bound, Bound("latest"))
-        return self.read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), Bound("latest"))
+            return self.read("endingOffsetsByTimestamp", timestamps_bound, OffsetBound("latest"))
+        return self.read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), OffsetBound("latest"))
 
     def _only_one(self, names: tuple[str, ...]) -> None:
         given = [name for name in names if name in self.values]
@@ -321,7 +321,7 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     Raises ConfigError with a line for each problem, which names the option.
     """
     given = _given(settings)
-    if is_inferred(given.values):
+    if has_inferred_schema(given.values):
         given.values[SCHEMA] = NOT_YET
     more = with_more(options, given)
     if more.value is not None and not given.problems:
@@ -335,7 +335,7 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
 
 
-def is_inferred(values: Mapping[str, str]) -> bool:
+def has_inferred_schema(values: Mapping[str, str]) -> bool:
     """Return whether the options request an inferred schema of bodies."""
     by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
     return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == value_format.INFER

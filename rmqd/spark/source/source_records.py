@@ -1,16 +1,15 @@
-"""Unpacks batches that brokers store as one record (queue.type=BatchCQ), with the same result as for handlers.
+"""Decodes many stored messages at once into columns, using numpy and Arrow.
 
-Decodes many stored messages at once into columns, using numpy and Arrow.
+Responses are kept unparsed until they fill a batch; then each field of all messages is read in one step. Only finding
+the end of a message (`FramedReply`) and checking its CRC is done for each message separately. The layout is the same as
+in `rmqd.wire.messages.message` and `record`.
 
-The layout is the same as in `rmqd.wire.messages.message`. Responses are kept unparsed until they fill a batch; then
-each field of all messages is read in one step. Only finding the end of a message (`FramedReply`) and checking its CRC
-is done for each message separately.
+`FramedReply` finds the start of each record of a response before the response is accepted. Incomplete responses are
+pulled again. As in `rmqd.wire.messages.decode`, the total size of a record and the lengths of its parts must agree.
+Most producers send messages of equal length, so consecutive records of equal layout are checked at once.
 
-Finds the start of each record of a response before the response is accepted. Incomplete responses are pulled again.
-
-The layout of a record is the same as in `rmqd.wire.messages.record`. As in `rmqd.wire.messages.decode`, its total size
-and the lengths of its parts must agree. Most producers send messages of equal length, so consecutive records of equal
-layout are checked at once.
+`unwrapped` unpacks batches that brokers store as one record (queue.type=BatchCQ), with the same result as for
+handlers.
 """
 
 from __future__ import annotations
@@ -222,7 +221,7 @@ class Records:
         self._replies.append((low, high, origin_at, shift, reply.count))
         self.size_bytes += len(reply.data) - reply.start
 
-    def finish(self, *, permissive: bool = False, check_crc: bool = True) -> Decoded:
+    def finish(self, *, permissive: bool = False, check_crc: bool = True) -> DecodedRecords:
         """Decode all wanted messages.
 
         Unless `permissive`, raises ProtocolError for a message whose body cannot be decompressed, or whose CRC does not
@@ -247,7 +246,7 @@ class Records:
             taken &= np.array(fits, np.bool_) | is_batch  # a batch has no tag; its members do
         if not taken.all():
             layout, origins = _Layout(data, starts[taken]), origins[taken]
-        decoded = Decoded(layout, self._origins, origins, check_crc=check_crc)
+        decoded = DecodedRecords(layout, self._origins, origins, check_crc=check_crc)
         if decoded.errors and not permissive:
             row, reason = next(iter(decoded.errors.items()))
             place = f"{self._origins[origins[row]].queue}: the message at offset {layout.head['queue_offset'][row]}"
@@ -291,7 +290,7 @@ class _Layout:
         return cut(self.data, self.property_starts, self.property_ends)
 
 
-class Decoded:
+class DecodedRecords:
     """The decoded messages. `bodies` are decompressed; `errors` contains, by row, why a message has no body."""
 
     def __init__(self, layout: _Layout, origins: list[QueueOrigin], origin_of: Ints, *, check_crc: bool) -> None:

@@ -8,9 +8,11 @@ All methods but `read` run in one process for each run of a query, which keeps t
 and compares offsets by their text. `start` is the end of the last batch in the checkpoint, which the group has
 finished, so `latestOffset` commits it to the broker. Spark calls `commit` one batch late, and never for the last batch.
 
-Queues in a query's checkpoint that it no longer reads: their broker or topic disappeared, or they are unsubscribed.
+`GoneQueues` has the queues in the checkpoint that the query no longer reads, because their broker or topic disappeared,
+or they were unsubscribed.
 
-Their offsets are kept for a retention time, so that reading continues there if a broker returns. Then they are removed.
+The offsets of these queues are kept for a retention time, so that reading continues there if a broker returns. Then
+they are removed.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.session.spark_process import reason_first
 from rmqd.spark.source.group_offsets import GroupOffsets, Subscribed, starts_of
 from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
-from rmqd.spark.source.source_offsets import Bound, Offsets
+from rmqd.spark.source.source_offsets import OffsetBound, Offsets
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_progress import BrokerSilentError, Heads, SourceProgress
 from rmqd.wire.message_queue import MessageQueue
@@ -119,7 +121,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @reason_first()
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start of the first batch. Spark asks twice, so it is resolved once: "latest" would have moved."""
+        """Return the start of the first batch. Spark asks twice, but it is resolved once: "latest" could change."""
         if self._initial is None:
             start = patiently(self._resolve_start, self._options.tolerance_seconds)
             self._heads.reach(start.positions)
@@ -196,7 +198,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         cluster = cluster_of(options.access)
         queues = self._subscribed.now(cluster)
         self._check_filter(cluster, queues)
-        starts = starts_of(cluster, options, Bound("latest"), queues)
+        starts = starts_of(cluster, options, OffsetBound("latest"), queues)
         # fix the result, in case the process ends before it is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)

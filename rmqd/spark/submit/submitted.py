@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(spec: GroupSpec, ended: Path | None = None) -> int:
     """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
     sys.path += [folder for folder in spec.import_path if folder not in sys.path]
-    end = End(spec.settings.shutdown_timeout_seconds + GRACE_SECONDS)
+    end = GroupEnd(spec.settings.shutdown_timeout_seconds + GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.ask)
     try:
@@ -56,7 +56,7 @@ def run(spec: GroupSpec, ended: Path | None = None) -> int:
         end.remove_hook()
 
 
-class End:
+class GroupEnd:
     """Signals when the group must end, and when it has ended."""
 
     def __init__(self, patience_seconds: float) -> None:
@@ -102,7 +102,7 @@ class _Runnable:
 
         implements = ("java.lang.Runnable",)
 
-    def __init__(self, end: End) -> None:
+    def __init__(self, end: GroupEnd) -> None:
         self._end = end
 
     def run(self) -> None:

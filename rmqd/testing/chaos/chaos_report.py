@@ -17,7 +17,7 @@ Compared = tuple[Any, Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundHistory:
     """A history, its result, and the expected result."""
 
     messages: Sequence[Message]
@@ -81,7 +81,7 @@ class Found:
 class NotRepeatableError(AssertionError):
     """The effect of a handler depends on how often, or when, messages arrive. The text has the shortest history."""
 
-    def __init__(self, found: Found, result: RunResult) -> None:
+    def __init__(self, found: FoundHistory, result: RunResult) -> None:
         super().__init__("\n".join(["the handler's effect is not repeatable", *found.lines()]))
         self.result = result
         """The result of the undisturbed run of the group."""

@@ -1,6 +1,6 @@
 """Searches for a history in which a handler's result differs from an undisturbed run.
 
-It works around the run of a group: it records the state before, and takes the group's messages after.
+The search records the state before the run of a group, and takes the group's messages after the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmqd.runtime.plain_text import class_name
 from rmqd.testing.chaos import chaos_trial
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, killed, simplest, undisturbed
 from rmqd.testing.chaos.chaos_memory import Path, settled, varying
-from rmqd.testing.chaos.chaos_report import Found, NotRepeatableError
+from rmqd.testing.chaos.chaos_report import FoundHistory, NotRepeatableError
 from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, RunsInLoop
 from rmqd.testing.handler_run import RunResult
 from rmqd.testing.test_group import GroupToRun
@@ -72,7 +72,7 @@ class Search:
     _is_patient: bool = False
     _expected: dict[frozenset[QueueBatch], Any] = field(default_factory=dict)
 
-    def run(self) -> Found | None:
+    def run(self) -> FoundHistory | None:
         """Return the simplest history found with another result; None if there is none."""
         if not self.parts:
             return None
@@ -99,10 +99,10 @@ class Search:
             except NoProcessError as error:
                 _warn(f"{_NO_KILLS}{error}")
         self.bench.fresh()
-        self.bench.run(once)  # the test then sees the state of an undisturbed run
+        self.bench.run(once)  # leaves the state of an undisturbed run to the test
         return None
 
-    def _over_kills(self) -> Found | None:
+    def _over_kills(self) -> FoundHistory | None:
         """Try histories in which the handler's process is killed. `state` must see the handler's writes from here.
 
         Raises NoProcessError if that is not possible.
@@ -135,7 +135,7 @@ class Search:
 
         def is_wrong(history: History) -> bool:
             nonlocal until
-            if not known:  # not earlier: on a busy machine, the import of Hypothesis alone takes seconds
+            if not known:  # not earlier, because importing Hypothesis takes seconds on a busy machine
                 until = time.monotonic() + SEARCH_SECONDS
             if history not in known and time.monotonic() < until:
                 known[history] = self._is_wrong(history) and self._is_no_pause(history)
@@ -167,21 +167,21 @@ class Search:
         self.bench.patience_seconds *= MORE_PATIENCE
         return self._is_wrong(history)
 
-    def _found(self, history: History) -> Found:
+    def _found(self, history: History) -> FoundHistory:
         self.bench.fresh()
         ending = self.bench.run(history, look_each=True)
         expected = self._expected[frozenset(one.part for one in history)]
-        return Found(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
+        return FoundHistory(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
-    def _on_top(self) -> Found | None:
-        """If the state cannot be restored: each queue goes back a little, and the state must not change."""
+    def _on_top(self) -> FoundHistory | None:
+        """Check without restoring the state: each queue goes back a little, and the state must not change."""
         before = settled(self.bench.look(), ())
         for history in _backs(self.parts):
             ending = self.bench.run(history, look_each=True)
             after = settled(ending.state, ())
             fates = {index: fate for index, fate in ending.fates.items() if index in self.acked}
             if after != before or any(fate != "handled" for fate in fates.values()):
-                return Found(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
+                return FoundHistory(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
         _warn(_NOT_PUT_BACK)
         return None
 
@@ -240,7 +240,7 @@ def look_for_chaos(bench: chaos_trial.Bench, result: RunResult, stored: Iterable
 
     `stored` are the messages of the group's topics, in copies that no handler has seen.
     """
-    __tracebackhide__ = True  # of pytest: the exception has the report
+    __tracebackhide__ = True  # for pytest: the exception has the report
     got = {attempt.message.msg_id for attempt in result.attempts if attempt.number == 1}
     acked = {message.msg_id for message in result.acked}
     bench.messages = [message for message in stored if message.msg_id in got]

@@ -24,7 +24,7 @@ from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.plain_text import describe
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
 from rmqd.testing.chaos.chaos_memory import Memory, plain
-from rmqd.testing.chaos.killed import Ended, NoProcessError, OtherProcesses, RunsInLoop
+from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, ProcessResults, RunsInLoop
 from rmqd.wire.messages.message import Message, once_in_group
 
 
@@ -212,7 +212,7 @@ class Bench:
         ending = ChaosTrial(self).run(history, look_each=look_each)
         return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps))
 
-    def run_elsewhere(self, history: History, *, look_each: bool = False) -> Ended:
+    def run_elsewhere(self, history: History, *, look_each: bool = False) -> ProcessResults:
         """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""
         if self.others is None:
             raise NoProcessError("it was not requested")

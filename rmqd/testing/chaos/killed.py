@@ -74,14 +74,14 @@ class KilledCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class KillPlace:
     """The location at which the process is about to die."""
 
     place: str
 
 
 @dataclass(slots=True)
-class Ended:
+class ProcessResults:
     """The results of a process before it ended."""
 
     outcomes: list[str] = field(default_factory=list)
@@ -89,8 +89,8 @@ class Ended:
     fates: dict[int, str] = field(default_factory=dict)
     lines: int = 0
 
-    def add(self, result: KilledCall | Died) -> None:
-        if isinstance(result, Died):
+    def add(self, result: KilledCall | KillPlace) -> None:
+        if isinstance(result, KillPlace):
             self.outcomes.append(f"killed (kill -9) {result.place}")
         else:
             self.outcomes.append(result.outcome)
@@ -98,10 +98,10 @@ class Ended:
             self.lines = max(self.lines, result.lines)
 
 
-class KilledProcess(child_process.ChildProcess[Died]):
+class KilledProcess(child_process.ChildProcess[KillPlace]):
     """A process that makes deliveries until it is killed. It reports the location before that."""
 
-    snapshot_type = Died
+    snapshot_type = KillPlace
 
     @classmethod
     async def build(cls, spec: KillSpec) -> Self:
@@ -113,7 +113,7 @@ class KilledProcess(child_process.ChildProcess[Died]):
             raise NoProcessError(str(error)) from None
         return process
 
-    async def deliver(self, delivery: KilledDelivery) -> KilledCall | Died:
+    async def deliver(self, delivery: KilledDelivery) -> KilledCall | KillPlace:
         """Make a delivery. Raises NoProcessError if that fails."""
         try:
             async with asyncio.timeout(CALL_SECONDS):
@@ -150,7 +150,7 @@ class OtherProcesses:
         deliveries: Sequence[ChaosDelivery],
         look: Callable[[], Any],
         patience_seconds: float,
-    ) -> Ended:
+    ) -> ProcessResults:
         """Make these deliveries in a process; a delivery with `how` "killed" is the last. `look` is called after each.
 
         Raises NoProcessError if no process can be used, or it fails.
@@ -166,7 +166,7 @@ class OtherProcesses:
             pickle.dumps(spec)
         except Exception as error:  # any exception of a value's own pickling
             raise NoProcessError(f"its options cannot be sent to another process: {describe(error)}") from error
-        ended, limit = Ended(), child_process.START_SECONDS  # each step also has its own, shorter limit
+        ended, limit = ProcessResults(), child_process.START_SECONDS  # each step also has its own, shorter limit
         process = self.run_in_loop(lambda: KilledProcess.build(spec), limit)
         try:
             for one in deliveries:

@@ -20,7 +20,7 @@ from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.child_process import ChildChannel, send_at_once
 from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.chaos.chaos_trial import Bench, ChaosTrial
-from rmqd.testing.chaos.killed import BEHIND_ITS_END, Died, KilledCall, KilledDelivery, KillSpec
+from rmqd.testing.chaos.killed import BEHIND_ITS_END, KilledCall, KilledDelivery, KillPlace, KillSpec
 from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
@@ -131,7 +131,7 @@ class _Killing:
     def _die(self, place: str) -> None:
         """Kill this process, and processes that the handler has forked: it is the leader of a session."""
         with self._lock:
-            send_at_once(self._descriptor, Died(place))
+            send_at_once(self._descriptor, KillPlace(place))
             os.killpg(os.getpid(), signal.SIGKILL)
 
     def _in_fork(self) -> None:

@@ -12,7 +12,7 @@ from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies import json_body
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.stats_bodies import Connection
-from rmqd.wire.fields import Named
+from rmqd.wire.fields import WireName
 from rmqd.wire.message_queue import MessageQueue
 
 # the properties that mqadmin and the dashboard read, in RocketMQ's spelling
@@ -31,14 +31,14 @@ class ProcessQueueInfo(json_body.Body, called="a process queue"):
     cached_msg_min_offset: int = 0
     cached_msg_max_offset: int = 0
     cached_msg_count: int = 0
-    cached_msg_size_in_mib: Annotated[int, Named("cachedMsgSizeInMiB")] = 0
+    cached_msg_size_in_mib: Annotated[int, WireName("cachedMsgSizeInMiB")] = 0
     transaction_msg_min_offset: int = 0
     transaction_msg_max_offset: int = 0
     transaction_msg_count: int = 0
     locked: bool = False
     try_unlock_times: int = 0
     last_lock_timestamp: int = 0
-    dropped: Annotated[bool, Named("droped")] = False  # RocketMQ's spelling
+    dropped: Annotated[bool, WireName("droped")] = False  # RocketMQ's spelling
     last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
 
@@ -47,18 +47,18 @@ class PopProcessQueueInfo(json_body.Body, called="a popped queue"):
     """Popped and unacknowledged messages of a queue (-1: any queue). The time is in milliseconds since 1970."""
 
     wait_ack_count: int = 0
-    dropped: Annotated[bool, Named("droped")] = False
+    dropped: Annotated[bool, WireName("droped")] = False
     last_pop_timestamp: int = 0
 
 
 class ConsumeStatus(json_body.Body, called="a topic's rates"):
     """A topic's rates (milliseconds per call, messages per second, last minute) and failures (last hour)."""
 
-    pull_rt: Annotated[float, Named("pullRT")] = 0.0
-    pull_tps: Annotated[float, Named("pullTPS")] = 0.0
-    consume_rt: Annotated[float, Named("consumeRT")] = 0.0
-    consume_ok_tps: Annotated[float, Named("consumeOKTPS")] = 0.0
-    consume_failed_tps: Annotated[float, Named("consumeFailedTPS")] = 0.0
+    pull_rt: Annotated[float, WireName("pullRT")] = 0.0
+    pull_tps: Annotated[float, WireName("pullTPS")] = 0.0
+    consume_rt: Annotated[float, WireName("consumeRT")] = 0.0
+    consume_ok_tps: Annotated[float, WireName("consumeOKTPS")] = 0.0
+    consume_failed_tps: Annotated[float, WireName("consumeFailedTPS")] = 0.0
     consume_failed_msgs: int = 0
 
 
@@ -159,7 +159,7 @@ class QuerySubscriptionResponseBody(json_body.Body):
 class GroupList(json_body.Body):
     """The response to QUERY_TOPIC_CONSUME_BY_WHO (300): names of groups."""
 
-    groups: Annotated[tuple[str, ...], Named("groupList")]
+    groups: Annotated[tuple[str, ...], WireName("groupList")]
 
 
 class ProducerConnection(json_body.Body):
@@ -172,7 +172,7 @@ class ProducerInfo(json_body.Body, called="a producer"):
     """A producer, with the time of its last heartbeat in milliseconds since 1970."""
 
     client_id: str = ""
-    remote_ip: Annotated[str, Named("remoteIP")] = ""
+    remote_ip: Annotated[str, WireName("remoteIP")] = ""
     language: str = "OTHER"
     version: int = 0
     last_update_timestamp: int = 0
@@ -189,14 +189,14 @@ class LockBatchRequestBody(json_body.Body):
 
     consumer_group: str
     client_id: str
-    queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]
+    queues: Annotated[tuple[MessageQueue, ...], WireName("mqSet")]
     only_this_broker: bool = False
 
 
 class LockBatchResponseBody(json_body.Body):
     """The response to LOCK_BATCH_MQ (41): the caller's locked queues. Another member has the missing ones."""
 
-    queues: Annotated[frozenset[MessageQueue], Named("lockOKMQSet")]
+    queues: Annotated[frozenset[MessageQueue], WireName("lockOKMQSet")]
 
 
 class QueueTimeSpan(json_body.Body, called="a queue's time span"):

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from rmqd.errors import InvalidNameError
 from rmqd.wire import fields
 from rmqd.wire.bodies.json_body import Body, Wire
-from rmqd.wire.fields import Named
+from rmqd.wire.fields import WireName
 
 EXPRESSION_TAG: Final = "TAG"
 EXPRESSION_SQL92: Final = "SQL92"
@@ -78,10 +78,10 @@ def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:
 class HeartbeatData(Body):
     """HEART_BEAT (34): one client, its producer groups by name, and its consumer groups."""
 
-    client_id: Annotated[str, Named("clientID")]
+    client_id: Annotated[str, WireName("clientID")]
     consumer_data_set: tuple[ConsumerData, ...] = ()
     producer_groups: Annotated[
-        tuple[str, ...], Named("producerDataSet"), Wire(read=_read_producers, write=_write_producers)
+        tuple[str, ...], WireName("producerDataSet"), Wire(read=_read_producers, write=_write_producers)
     ] = ()
     heartbeat_fingerprint: int = 0
     without_sub: bool = False

@@ -2,7 +2,7 @@
 
 The wire name of a field is its own name in camel case. Its type is str, int (64 bits), bool, float, MessageQueue,
 another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
-`Named` gives another wire name, and `Wire` other exceptions.
+`WireName` gives another wire name, and `Wire` other exceptions.
 
     class LockBatchRequestBody(Body):
         consumer_group: str                                             # {"consumerGroup":"g",
@@ -100,7 +100,7 @@ _PLAIN: Final = Wire()
 class Body(LazyDataclass):
     """Base of all bodies and of the objects inside them."""
 
-    called: ClassVar[str] = "a body"  # the object's name in errors if a body holds something else in its place
+    called: ClassVar[str] = "a body"  # the object's name in errors, if a body has something else in its place
     bare_keys: ClassVar[bool] = False  # whether numbers that are map keys are written without quotes
     constants: ClassVar[Mapping[str, Any]] = {}  # fields that are written with these values, and not read
 
@@ -198,7 +198,7 @@ def _split(hint: Any) -> tuple[Any, Wire]:
     """Return a field's type and its Wire."""
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
-        if ours := [note for note in notes if isinstance(note, Wire | fields.Named)]:
+        if ours := [note for note in notes if isinstance(note, Wire | fields.WireName)]:
             return _without_none(kind), next((note for note in ours if isinstance(note, Wire)), _PLAIN)
     return _without_none(hint), _PLAIN
 

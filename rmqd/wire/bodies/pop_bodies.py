@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Self
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields
 from rmqd.wire.bodies.json_body import Body, Wire
-from rmqd.wire.fields import Named
+from rmqd.wire.fields import WireName
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import RetryFlag
 
@@ -49,7 +49,7 @@ def _read_mode(value: object, what: str) -> MessageRequestMode:
 class MessageQueueAssignment(Body, called="an assignment", order=True):
     """A queue that a member should read. Queue id -1 stands for any queue of the broker, and can only be popped."""
 
-    queue: Annotated[MessageQueue, Named("messageQueue")]
+    queue: Annotated[MessageQueue, WireName("messageQueue")]
     mode: Annotated[MessageRequestMode, Wire(read=_read_mode)] = MessageRequestMode.PULL
 
 
@@ -59,7 +59,7 @@ class QueryAssignmentResponseBody(Body):
     None if the broker does not know the member yet; the body may be empty then.
     """
 
-    assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, Named("messageQueueAssignments")] = None
+    assignments: Annotated[tuple[MessageQueueAssignment, ...] | None, WireName("messageQueueAssignments")] = None
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
@@ -165,11 +165,11 @@ class LiteSubscription(Body, called="a lite subscription"):
     client_id: str
     group: str
     topic: str
-    lite_topics: Annotated[tuple[str, ...], Named("liteTopicSet")] = ()
+    lite_topics: Annotated[tuple[str, ...], WireName("liteTopicSet")] = ()
     version: int = 0
     offset_option: Annotated[Mapping[str, Any] | None, Wire(read=fields.as_object)] = None
     """The group's start offset in added lite topics; not interpreted."""
 
 
 class LiteSubscriptionCtlRequestBody(Body):
-    subscriptions: Annotated[tuple[LiteSubscription, ...], Named("subscriptionSet")]
+    subscriptions: Annotated[tuple[LiteSubscription, ...], WireName("subscriptionSet")]

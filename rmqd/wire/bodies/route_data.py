@@ -15,7 +15,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
 from rmqd.wire import fields as limits
 from rmqd.wire.bodies.json_body import Body, BrokerName, ClusterName, QueueId, Wire
-from rmqd.wire.fields import Named
+from rmqd.wire.fields import WireName
 
 
 class ClusterInfo(Body, bare_keys=True):
@@ -41,7 +41,7 @@ class TopicList(Body):
     (343) and GET_SYSTEM_TOPIC_LIST_FROM_NS (304) or _FROM_BROKER (305).
     """
 
-    topics: Annotated[tuple[str, ...], Named("topicList")]
+    topics: Annotated[tuple[str, ...], WireName("topicList")]
     broker_addr: str | None = None
 
 
@@ -221,7 +221,7 @@ class TopicRouteData(Body):
     broker_datas: tuple[BrokerData, ...] = ()
     order_topic_conf: Annotated[str | None, Wire(last=True)] = None
     mappings: Annotated[
-        _Mappings, Named("topicQueueMappingByBroker"), Wire(read=_read_mappings, write=_write_mappings)
+        _Mappings, WireName("topicQueueMappingByBroker"), Wire(read=_read_mappings, write=_write_mappings)
     ] = ()
 
     def to_json(self, *, strict: bool = True) -> bytes:

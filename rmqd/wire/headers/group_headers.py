@@ -1,18 +1,18 @@
-"""Headers about a group's members and offsets: leaving, lists, requests from brokers to members, queue ends, resets."""
+"""Headers about groups: unregistering, lists of members, requests from brokers to members, offsets, and resets."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 from rmqd.codes import RequestCode
-from rmqd.wire.fields import Named
+from rmqd.wire.fields import WireName
 from rmqd.wire.headers.request_header import Header, RequestHeader
 
 
 class UnregisterClientRequestHeader(RequestHeader, code=RequestCode.UNREGISTER_CLIENT):
     """Leaves a group at once, before the connection ends."""
 
-    client_id: Annotated[str, Named("clientID")]
+    client_id: Annotated[str, WireName("clientID")]
     producer_group: str | None = None
     consumer_group: str | None = None
 

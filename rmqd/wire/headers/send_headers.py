@@ -9,7 +9,7 @@ from typing import Annotated, NamedTuple, Self
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.fields import Named, parse_integer
+from rmqd.wire.fields import WireName, parse_integer
 from rmqd.wire.headers.request_header import Header, RequestHeader, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
@@ -35,20 +35,20 @@ class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
 class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
     """Sends a message; the fields have letters as names."""
 
-    producer_group: Annotated[str, Named("a")]
-    topic: Annotated[str, Named("b")]
-    default_topic: Annotated[str, Named("c")] = DEFAULT_TOPIC
-    default_topic_queue_nums: Annotated[int, Named("d")] = 4
-    queue_id: Annotated[int, Named("e")]
-    sys_flag: Annotated[int, Named("f")]
-    born_timestamp: Annotated[int, Named("g")]
-    flag: Annotated[int, Named("h")]
-    properties: Annotated[str | None, Named("i")] = None
-    reconsume_times: Annotated[int | None, Named("j")] = None
-    unit_mode: Annotated[bool | None, Named("k")] = None
-    max_reconsume_times: Annotated[int | None, Named("l")] = None
-    batch: Annotated[bool | None, Named("m")] = None
-    broker_name: Annotated[str | None, Named("n")] = None
+    producer_group: Annotated[str, WireName("a")]
+    topic: Annotated[str, WireName("b")]
+    default_topic: Annotated[str, WireName("c")] = DEFAULT_TOPIC
+    default_topic_queue_nums: Annotated[int, WireName("d")] = 4
+    queue_id: Annotated[int, WireName("e")]
+    sys_flag: Annotated[int, WireName("f")]
+    born_timestamp: Annotated[int, WireName("g")]
+    flag: Annotated[int, WireName("h")]
+    properties: Annotated[str | None, WireName("i")] = None
+    reconsume_times: Annotated[int | None, WireName("j")] = None
+    unit_mode: Annotated[bool | None, WireName("k")] = None
+    max_reconsume_times: Annotated[int | None, WireName("l")] = None
+    batch: Annotated[bool | None, WireName("m")] = None
+    broker_name: Annotated[str | None, WireName("n")] = None
 
 
 class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):

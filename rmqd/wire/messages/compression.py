@@ -2,8 +2,8 @@
 
 A response of a few hundred kilobytes may become gigabytes. So bodies (ZLIB, LZ4 frames or ZSTD frames) are opened in
 queue order while there is room, each up to a size limit. The response then ends before the first unopened body, and the
-caller asks for the rest again when there is room. If there is much to do, another thread may do it: an `Opening`
-touches only its block, which nothing else uses before `finish`.
+caller asks for the rest again when there is room. If there is much to do, another thread may do it: a
+`BlockDecompression` touches only its block, which nothing else uses before `finish`.
 """
 
 from __future__ import annotations
@@ -155,12 +155,12 @@ AT_ONCE_OPENED_BYTES: Final = 1024 * 1024
 NO_LIMIT: Final = 2**63
 
 
-class Opening:
+class BlockDecompression:
     """The bodies of one block. Call `at_once`, then `rest` if `at_once` returns False, then `finish`.
 
     `room_bytes` is the block's memory limit, which at most one body exceeds. Members of batches below the offset `low`
-    are omitted. Without `unwraps`, a batch is corrupt. With `ends_at_corrupt`, messages after the first corrupt one are
-    omitted as well.
+    are omitted. Without `unwraps`, a batch counts as corrupt. With `ends_at_corrupt`, messages after the first corrupt
+    one are omitted as well.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Decodes the records of a response into messages, and checks the frame and CRC of each.
 
-Each record (`record` has the layout) must end where its total size says. The total size and the lengths of body, topic
-and properties say the same twice. So a damaged length is found at once, before the next record is searched in a wrong
+Each record (`record` has the layout) must end where its total size says. The total size must agree with the lengths of
+body, topic and properties. So a damaged length is found at once, before the next record is searched in a wrong
 position. The magic must be one of RocketMQ's two. The CRC protects only the body; nothing protects the rest of the
 head. So unknown bits of the sys flag are rejected here, because they may change the meaning of the body, and
 `pull_walk` checks the queue offsets against the response's header. A record that cannot be decoded becomes a
@@ -11,7 +11,7 @@ A message keeps positions in the response's bytes; fields are read when a handle
 records is the hottest of the program. For the usual record, with two IPv4 hosts, it reads the whole head with one
 `unpack`, and calls no Python function. The native core (`wire/core.py`), if there is one, takes plain records first.
 
-Light message queues (LMQ): queues such as `%LMQ%room-7`, over messages that are stored in other topics.
+*Light message queues* (LMQ), such as `%LMQ%room-7`, contain messages that are stored in other topics.
 
 A message that names such queues in its property INNER_MULTI_DISPATCH is stored once, in its own topic. Brokers with
 `enableLmq` and `enableMultiDispatch` also enter it into each of these queues. They write its offsets there into the
@@ -30,7 +30,7 @@ from zlib import crc32
 from rmqd.errors import ProtocolError
 from rmqd.wire import core
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import Opening
+from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import (
     BORN_HOST_V6,
@@ -76,7 +76,7 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
 
 
 def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
-    """Like `frame_messages`, but drop records that cannot be decoded; `MessageBlock.broken` reports that some were."""
+    """Like `frame_messages`, but drop records that cannot be decoded. `MessageBlock.broken` then gives the reason."""
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
         block.corrupt = [one for one in block.corrupt if not isinstance(one.message, UnreadableMessage)]
@@ -84,9 +84,9 @@ def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, nam
 
 
 def open_all(block: MessageBlock) -> MessageBlock:
-    """Open all messages of a block at once, regardless of their opened size."""
+    """Decompress all bodies of a block, and split its batches, regardless of their size."""
     if block.is_closed:
-        opening = Opening(block)
+        opening = BlockDecompression(block)
         opening.rest()
         opening.finish()
     return block

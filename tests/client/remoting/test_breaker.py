@@ -106,9 +106,9 @@ def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clo
     clock.turn(MAX_SECONDS)
     breakers.check_rest(HOST)
     with pytest.raises(CircuitOpenError):
-        breakers.check_answers(HOST)
+        breakers.check_responding(HOST)
     breakers.answered(HOST)
-    breakers.check_answers(HOST)
+    breakers.check_responding(HOST)
 
 
 def test_mistrust_stays_what_it_is(breakers: Breakers) -> None:
@@ -134,7 +134,7 @@ async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: Remo
     with pytest.raises(CircuitOpenError, match="silent"):
         await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=60)
     with pytest.raises(CircuitOpenError):
-        remoting.breakers.check_answers(peer.address)
+        remoting.breakers.check_responding(peer.address)
     assert len(peer.requests) == 1
     assert remoting.connected(peer.address) is not None, "it may only be slow: what waits there goes on waiting"
 

@@ -77,4 +77,4 @@ async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
 def test_a_low_rate_asks_for_few_messages() -> None:
     """So that it does not come in bursts."""
     for per_second, most in [(0, 32), (1000, 32), (5, 5), (0.2, 1)]:
-        assert RateLimit(per_second, ManualClock()).most(32) == most
+        assert RateLimit(per_second, ManualClock()).batch_limit(32) == most

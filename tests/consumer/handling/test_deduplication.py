@@ -16,14 +16,14 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import ClaimStore, Standing, Terms
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimTerms
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.pool import Pool, StartPool, done, handled
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
 
-OURS, HELD, CONFIRMED = Standing.OURS, Standing.HELD, Standing.CONFIRMED
+OURS, HELD, CONFIRMED = ClaimState.OURS, ClaimState.HELD, ClaimState.CONFIRMED
 IN_ORDER: dict[str, Any] = {"consume_mode": "orderly"}
 BY_KEY: dict[str, Any] = {"order_by": "keys", "suspend_current_queue_time_seconds": 0.02}
 MODES = [{}, IN_ORDER, BY_KEY]
@@ -54,10 +54,10 @@ class Place:
 
     def member(self, owner: str = "other", lease_seconds: float = 60.0) -> ClaimStore:
         """The store as another member has it."""
-        self._opened.append(open_store("sqlite", str(self.path), Terms(GROUP, owner, lease_seconds, 3600.0)))
+        self._opened.append(open_store("sqlite", str(self.path), ClaimTerms(GROUP, owner, lease_seconds, 3600.0)))
         return self._opened[-1]
 
-    async def standing(self, key: str) -> Standing:
+    async def standing(self, key: str) -> ClaimState:
         """What the store says of a key now; one that is free is not kept."""
         store = self.member("asking")
         [standing] = await store.claim([(TOPIC, key)], "asking:1")

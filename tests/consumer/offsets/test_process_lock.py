@@ -76,7 +76,7 @@ def test_another_process_is_refused_and_told_whose_it_is(path: Path) -> None:
         with pytest.raises(InUseError, match=rf"in use by process {other.pid} on {socket.gethostname()}"):
             process_lock.hold(path)
         with pytest.raises(InUseError):
-            process_lock.check_free(path)
+            process_lock.check_unlocked(path)
 
 
 @pytest.mark.process
@@ -92,7 +92,7 @@ def test_a_process_may_take_its_own_lock_again(path: Path, tmp_path: Path) -> No
     """So that a group that is reloaded, or a second group, does not shut itself out; however the path is written."""
     process_lock.hold(path)
     process_lock.hold(path)
-    process_lock.check_free(tmp_path / "x" / ".." / "lock")
+    process_lock.check_unlocked(tmp_path / "x" / ".." / "lock")
 
 
 def test_it_is_held_by_this_process_under_its_name(path: Path) -> None:
@@ -104,7 +104,7 @@ def test_it_is_held_by_this_process_under_its_name(path: Path) -> None:
 
 def test_who_is_refused_hears_by_whom_and_takes_nothing(path: Path) -> None:
     with somebody(path):
-        for ask in (process_lock.hold, process_lock.check_free):
+        for ask in (process_lock.hold, process_lock.check_unlocked):
             with pytest.raises(InUseError) as caught:
                 ask(path)
             assert caught.value.owner == "4711 on elsewhere"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from rmqd.consumer.rebalance.membership import Absences
+from rmqd.consumer.rebalance.membership import MissingBrokerQueues
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC
@@ -32,7 +32,7 @@ class Case:
             refresh_soon=self._refresh,
         )
         replicas = SimpleNamespace(is_reachable=lambda name: name in self.reachable)
-        self.absences = Absences(cast("Any", SimpleNamespace(routes=routes, replicas=replicas)), clock)
+        self.absences = MissingBrokerQueues(cast("Any", SimpleNamespace(routes=routes, replicas=replicas)), clock)
 
     def kept(self, after_seconds: float = 0.0) -> set[str]:
         """The brokers whose queues are kept then."""

@@ -51,7 +51,7 @@ class Case:
 
     async def listed(self, peer: Peer, *others: str) -> None:
         """A broker listed these members, and us, in a rebalance."""
-        await self.ownership.members_are(peer.address, self.lists(peer, *others))
+        await self.ownership.on_member_list(peer.address, self.lists(peer, *others))
 
     async def broken(self, after_seconds: float = MISSING_MEMBER_SECONDS) -> dict[str, set[str]]:
         """Whose locks are broken then, by the broker's name."""

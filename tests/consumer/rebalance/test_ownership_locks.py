@@ -55,7 +55,7 @@ class Case:
 
     async def listed(self, *others: str) -> None:
         """The broker lists us and others."""
-        await self.ownership.members_are(self.broker.peer.address, [self.client.client_id, *others])
+        await self.ownership.on_member_list(self.broker.peer.address, [self.client.client_id, *others])
 
     def acquire(self, queue: MessageQueue, notice_seconds: float = 0.0) -> asyncio.Task[bool]:
         return asyncio.create_task(self.ownership.acquire(queue, lambda: None, notice_seconds))

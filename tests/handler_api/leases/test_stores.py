@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from rmqd.handler_api.leases.lease_opening import StoreName, open_store
-from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, Standing, Terms, key_of
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, ClaimTerms, key_of
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
 
-OURS, HELD, CONFIRMED = Standing.OURS, Standing.HELD, Standing.CONFIRMED
+OURS, HELD, CONFIRMED = ClaimState.OURS, ClaimState.HELD, ClaimState.CONFIRMED
 A, B, C = ("orders", "a"), ("orders", "b"), ("invoices", "a")
 SOON, LONG = 0.05, 60.0
 
@@ -50,7 +50,7 @@ async def open_one(store_name: StoreName, request: pytest.FixtureRequest, tmp_pa
     opened: list[ClaimStore] = []
 
     def open_it(owner: str, lease_seconds: float = LONG, keep_seconds: float = LONG, group: str = "shop") -> ClaimStore:
-        opened.append(open_store(store_name, url, Terms(group, owner, lease_seconds, keep_seconds)))
+        opened.append(open_store(store_name, url, ClaimTerms(group, owner, lease_seconds, keep_seconds)))
         return opened[-1]
 
     yield open_it
@@ -204,10 +204,10 @@ async def test_of_many_that_claim_at_once_each_message_has_one(open_one: Open) -
 PROCESS = """
 import asyncio, sys
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import Terms
+from rmqd.handler_api.leases.lease_store import ClaimTerms
 
 async def main():
-    store = open_store("sqlite", sys.argv[1], Terms("shop", "1", 60, 60))
+    store = open_store("sqlite", sys.argv[1], ClaimTerms("shop", "1", 60, 60))
     await store.claim([("orders", "a"), ("orders", "b")], "1:1")
     await store.confirm([("orders", "a")], "1:1")
     print("confirmed", flush=True)
@@ -230,7 +230,7 @@ async def test_a_file_keeps_what_a_killed_process_was_told(tmp_path: Path) -> No
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
 
-    store = open_store("sqlite", str(place), Terms("shop", "2", LONG, LONG))
+    store = open_store("sqlite", str(place), ClaimTerms("shop", "2", LONG, LONG))
     assert await store.claim([A, B], "2:1") == [CONFIRMED, HELD]
     await store.close()
 
@@ -239,7 +239,7 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.sqlite3"
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 1")
-    store = open_store("sqlite", str(path), Terms("shop", "ours", LONG, LONG))
+    store = open_store("sqlite", str(path), ClaimTerms("shop", "ours", LONG, LONG))
     with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3 was written by a newer rmqd \(format 1\)"):
         await store.claim([A], "token")
     await store.close()

@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from rmqd.cli.daemon_commands import top_lines
-from rmqd.cli.top.top_frame import Diagnose, LastStatus, Pages, State, Switch, TerminalSize, frame
-from rmqd.cli.top.top_screen import Pressed, Quit, keys_in, press
+from rmqd.cli.top.top_frame import Diagnose, LastStatus, PauseSwitch, TerminalSize, TextOverlay, ViewState, frame
+from rmqd.cli.top.top_screen import KeyResult, Quit, keys_in, press
 from rmqd.daemon.http.status_view import age, number, rate, took
 
 WIDE, NARROW = TerminalSize(200, 50), TerminalSize(80, 24)
@@ -26,21 +26,21 @@ def document() -> dict[str, Any]:
     return recorded
 
 
-def lines_of(state: State, document: dict[str, Any], size: TerminalSize, **last_status: Any) -> list[str]:
+def lines_of(state: ViewState, document: dict[str, Any], size: TerminalSize, **last_status: Any) -> list[str]:
     """The picture as text."""
     return drawn(state, LastStatus(document, **last_status), size).splitlines()
 
 
-def drawn(state: State, last_status: LastStatus, size: TerminalSize) -> str:
+def drawn(state: ViewState, last_status: LastStatus, size: TerminalSize) -> str:
     console = Console(file=io.StringIO(), width=size.width, height=size.height, force_terminal=True, color_system=None)
     console.print(frame(state, last_status, size))
     assert isinstance(console.file, io.StringIO)
     return re.sub(r"\x1b\[[0-9;]*m", "", console.file.getvalue())
 
 
-def after(document: dict[str, Any], *keys: str, state: State | None = None) -> Pressed:
+def after(document: dict[str, Any], *keys: str, state: ViewState | None = None) -> KeyResult:
     """What came of some keys."""
-    pressed = Pressed(state or State())
+    pressed = KeyResult(state or ViewState())
     for key in keys:
         pressed = press(pressed.state, key, document)
     return pressed
@@ -52,7 +52,7 @@ def named(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any]) -> None:
-    shown = lines_of(State(), document, WIDE)
+    shown = lines_of(ViewState(), document, WIDE)
     heading = next(line for line in shown if "GROUP" in line)
     titles = heading.replace("^", "").split()
 
@@ -84,7 +84,7 @@ def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any])
 
 def test_every_figure_of_a_queue_is_that_of_the_status(document: dict[str, Any]) -> None:
     for group in document["groups"]:
-        shown = lines_of(State(group=group["name"]), document, WIDE)
+        shown = lines_of(ViewState(group=group["name"]), document, WIDE)
         rows = [re.split(r"\s{2,}", line.strip()) for line in shown[5 : 5 + len(group["queues"])]]
         assert sorted(rows) == sorted(
             [
@@ -112,8 +112,8 @@ def test_a_daemon_without_a_cluster_is_shown_with_what_it_waits_for(keys: str, d
 
     assert any(re.search(r"\s-\s", line) for line in shown)
     document["groups"] = [group | {"queues": []}]
-    assert " no name server answered" in lines_of(State(), document, NARROW)
-    assert "lag -" in lines_of(State(), document, NARROW)[1]
+    assert " no name server answered" in lines_of(ViewState(), document, NARROW)
+    assert "lag -" in lines_of(ViewState(), document, NARROW)[1]
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE, TerminalSize(60, 12), TerminalSize(20, 5)])
@@ -127,7 +127,7 @@ def test_a_picture_is_as_large_as_the_terminal(size: TerminalSize, document: dic
 
 
 def test_eighty_columns_have_room_for_what_counts(document: dict[str, Any]) -> None:
-    heading = next(line for line in lines_of(State(), document, NARROW) if "GROUP" in line)
+    heading = next(line for line in lines_of(ViewState(), document, NARROW) if "GROUP" in line)
 
     assert heading.split() == ["GROUP^", *"STATE IN/S OUT/S RETRY LAG AGE P50 P99 DEAD".split()]
 
@@ -135,7 +135,7 @@ def test_eighty_columns_have_room_for_what_counts(document: dict[str, Any]) -> N
 def test_without_colours_every_word_is_there(document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True)
-    console.print(frame(State(), LastStatus(document), NARROW))
+    console.print(frame(ViewState(), LastStatus(document), NARROW))
     assert isinstance(console.file, io.StringIO)
 
     assert not re.search(r"\x1b\[(?:\d+;)*[34]\d[;m]", console.file.getvalue())
@@ -184,9 +184,9 @@ def test_nothing_is_paused_without_a_yes(document: dict[str, Any]) -> None:
     for no in ("n", "escape", "enter", "q", "p"):
         refused = after(document, no, state=asked.state)
         assert (refused.wish, refused.state.question, refused.state.notice) == (None, None, "nothing was changed")
-    assert after(document, "y", state=asked.state).wish == Switch("pause", name)
+    assert after(document, "y", state=asked.state).wish == PauseSwitch("pause", name)
     named(document, name)["paused"] = True
-    assert after(document, "p", "y").wish == Switch("resume", name)
+    assert after(document, "p", "y").wish == PauseSwitch("resume", name)
 
 
 def test_a_queue_is_paused_by_itself(document: dict[str, Any]) -> None:
@@ -195,16 +195,16 @@ def test_a_queue_is_paused_by_itself(document: dict[str, Any]) -> None:
     on_it = state.with_listing(cursor=f"{queue['topic']}@{queue['broker']}:{queue['queue']}:{queue['worker']}")
     scope = {name: queue[name] for name in ("topic", "broker", "queue")}
 
-    assert after(document, "p", "y", state=on_it).wish == Switch("pause", state.group, **scope)
+    assert after(document, "p", "y", state=on_it).wish == PauseSwitch("pause", state.group, **scope)
     named(document, state.group)["pauses"].append(scope)
-    assert after(document, "p", "y", state=on_it).wish == Switch("resume", state.group, **scope)
+    assert after(document, "p", "y", state=on_it).wish == PauseSwitch("resume", state.group, **scope)
 
 
 def test_a_diagnosis_is_opened_read_and_left(document: dict[str, Any]) -> None:
     opened = after(document, "d")
     assert isinstance(opened.wish, Diagnose)
     assert " running ..." in lines_of(opened.state, document, NARROW)[4]
-    told = State(pages=Pages("rmqd diagnose", tuple(f"line {number}" for number in range(100))), page=10)
+    told = ViewState(pages=TextOverlay("rmqd diagnose", tuple(f"line {number}" for number in range(100))), page=10)
 
     assert " line 0" in lines_of(told, document, NARROW)
     turned = after(document, "page down", "down", state=told).state
@@ -226,7 +226,7 @@ def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, A
         {"cause": "failing_handler", "evidence": "all fail", "next": "mend it", "state": "active", "since": 1.0,
          "until": None, "queues": [], "queue_count": 0},
     ]  # fmt: skip
-    chosen = State().with_listing(cursor=group["name"])
+    chosen = ViewState().with_listing(cursor=group["name"])
 
     assert " failing_handler: all fail. Next: mend it" in lines_of(chosen, document, NARROW)
     group["failure"] = "no handler"
@@ -234,7 +234,7 @@ def test_what_is_wrong_with_the_chosen_group_is_said_below(document: dict[str, A
 
 
 def test_a_daemon_that_does_not_answer_is_said_to_be_silent(document: dict[str, Any]) -> None:
-    shown = lines_of(State(), document, NARROW, age_seconds=75.0, error="no rmqd answers")
+    shown = lines_of(ViewState(), document, NARROW, age_seconds=75.0, error="no rmqd answers")
 
     assert shown[1] == " no answer for 1m15s, retrying: no rmqd answers"
     assert any(document["groups"][0]["name"] in line for line in shown)

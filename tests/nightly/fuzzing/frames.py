@@ -23,7 +23,7 @@ from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessage
 from rmqd.wire.headers.request_header import Header, wire_names
 from rmqd.wire.headers.send_headers import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import Opening
+from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.decode import decode_messages, frame_messages, frame_readable
 from rmqd.wire.messages.encode import decode_batch, decode_record, encode_message
 from rmqd.wire.messages.message import Message
@@ -184,7 +184,7 @@ def _pull(command: RemotingCommand) -> None:
     block = frame_readable(command.payload, QUEUE, command.body_start)
     if not (block.messages or block.corrupt):
         return
-    opening = Opening(block, MAX_OPENED_BYTES)
+    opening = BlockDecompression(block, MAX_OPENED_BYTES)
     if not opening.at_once():
         opening.rest()
     opening.finish()

@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from rmqd.handler_api.leases.lease_store import Terms
+from rmqd.handler_api.leases.lease_store import ClaimTerms
 from rmqd.handler_api.leases.postgresql_store import PostgresqlClaims
 from rmqd_handlers.postgresql import PostgreSql
 from rmqd_handlers.sql import Sql
@@ -49,7 +49,7 @@ async def connected(user: str, url: str) -> AsyncIterator[None]:
     """One of those that connect to a PostgreSQL, at work."""
     options = {"table": "orders", "columns": COLUMNS}
     if user == "claims":
-        claims = PostgresqlClaims(url, Terms("shop", "1", 60.0, 60.0))
+        claims = PostgresqlClaims(url, ClaimTerms("shop", "1", 60.0, 60.0))
         await claims.claim([("orders", "a")], "1:1")
         yield
         await claims.close()

@@ -227,7 +227,7 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
     import pyarrow as pa  # type: ignore[import-untyped]
 
     from rmqd_handlers.cdc.change_formats import rows_unnamed
-    from rmqd_handlers.cdc.pipeline import BadRows, ChangeDecoder, Options, Rows
+    from rmqd_handlers.cdc.pipeline import BadRows, ChangeDecoder, ChangeRows, Options
 
     good = json.dumps({
         "type": "INSERT", "database": "shop", "table": "orders", "es": 1, "isDdl": False,
@@ -244,8 +244,8 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
         match=r"at orders, queue 3, offset 1 \(id1\) is not a change of a row: id: a text of 3 characters is not a "
         r"valid bigint;",
     ):
-        list(Rows(decoder, must_fit=True)(iter([messages])))
-    (rows,) = Rows(decoder, must_fit=False)(iter([messages]))
+        list(ChangeRows(decoder, must_fit=True)(iter([messages])))
+    (rows,) = ChangeRows(decoder, must_fit=False)(iter([messages]))
     [row] = rows.to_pylist()
     assert row.pop("_place")["topic"] == "orders"
     assert row == {"id": 1, "name": "x", "amount": None, "_deleted": False, "_order": [1, 0, 1]}

@@ -24,7 +24,7 @@ need("pyspark")
 
 from rmqd.spark.engine import spark_parts as claim_store_watch  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
-from rmqd.spark.engine.spark_figures import Figures  # noqa: E402
+from rmqd.spark.engine.spark_figures import DriverFigures  # noqa: E402
 from rmqd.spark.engine.spark_parts import (  # noqa: E402
     ClaimStoreWatch,
     SparkParts,
@@ -51,7 +51,7 @@ class Parts(FakeParts):
         super().__init__()
         self._parts = SparkParts(order, SystemClock())
 
-    def claim_store(self, figures: Figures) -> ClaimStoreWatch | None:
+    def claim_store(self, figures: DriverFigures) -> ClaimStoreWatch | None:
         self.watch_of_store = self._parts.claim_store(figures)
         return self.watch_of_store
 
@@ -122,7 +122,7 @@ async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store
 
 async def test_a_store_that_was_never_reached_from_here_is_no_problem_of_the_group(store: Store) -> None:
     """Executors may be where it is reached. The log tells of it once."""
-    figures = Figures(store.order.options, SystemClock())
+    figures = DriverFigures(store.order.options, SystemClock())
     watch = SparkParts(store.order, SystemClock()).claim_store(figures)
     assert watch is not None
 
@@ -148,4 +148,4 @@ def test_a_group_without_deduplicate_has_no_store() -> None:
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": group}})
     order = GroupSpec("mailer", config)
     parts = SparkParts(order, SystemClock())
-    assert parts.claim_store(Figures(order.options, SystemClock())) is None
+    assert parts.claim_store(DriverFigures(order.options, SystemClock())) is None

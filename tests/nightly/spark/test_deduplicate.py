@@ -16,7 +16,7 @@ import pytest
 from rmqd import Batch
 from rmqd.consumer.handling import deduplication, held_claims
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import Key, Standing, Terms, key_of
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, Key, key_of
 from tests.servers.redis import RedisServer
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -90,11 +90,11 @@ def deduplicated(query: GroupQuery) -> int:
     return sum(topic.deduplicated for outcome in query.outcomes for topic in outcome.topics)
 
 
-def standing(url: str, key: Key) -> Standing:
+def standing(url: str, key: Key) -> ClaimState:
     """What the store says to another member."""
 
-    async def ask() -> Standing:
-        store = open_store(url.partition("://")[0], url, Terms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
+    async def ask() -> ClaimState:
+        store = open_store(url.partition("://")[0], url, ClaimTerms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
         [found] = await store.claim([key], "other:1")
         await store.release([(key, "other:1")])
         await store.close()
@@ -147,7 +147,7 @@ def test_a_repeated_task_skips_what_the_killed_one_was_done_with(broker: Embedde
 def test_claims_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) -> None:
     """For as long as its handler takes, with Spark's thread waiting for it."""
     broker.fill("orders", 1, 1)
-    found: list[Standing] = []
+    found: list[ClaimState] = []
 
     def take_long() -> None:
         until = time.monotonic() + 3 * SHORT_LEASE_SECONDS
@@ -156,8 +156,8 @@ def test_claims_are_renewed_while_a_task_runs(broker: EmbeddedBroker, url: str) 
 
     CALLS.append(take_long)
     GroupQuery(order_with(broker, url)).poll()
-    assert set(found) == {Standing.HELD}
-    assert standing(url, KEYS[0]) is Standing.CONFIRMED
+    assert set(found) == {ClaimState.HELD}
+    assert standing(url, KEYS[0]) is ClaimState.CONFIRMED
 
 
 def test_a_store_that_goes_away_holds_the_task_up(broker: EmbeddedBroker, redis_server: RedisServer) -> None:
@@ -177,4 +177,4 @@ def test_a_store_that_goes_away_holds_the_task_up(broker: EmbeddedBroker, redis_
         back.join()
     assert SEEN == ["0:0", "0:1", "0:2"]
     assert query.handled() == {"acked": 3}
-    assert [standing(redis_server.url, one) for one in KEYS] == [Standing.CONFIRMED] * 3
+    assert [standing(redis_server.url, one) for one in KEYS] == [ClaimState.CONFIRMED] * 3

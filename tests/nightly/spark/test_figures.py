@@ -19,7 +19,7 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.spark_figures import BatchProgress, Figures  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures  # noqa: E402
 from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 
 RETRY = "%RETRY%mailer"
@@ -32,7 +32,7 @@ class Group:
         subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
         settings = config("mailer", changes={"mailer": subscriptions}).groups["mailer"]
         self.clock = ManualClock()
-        self.figures = Figures(options_of_group(settings, "mailer", "/nowhere"), self.clock)
+        self.figures = DriverFigures(options_of_group(settings, "mailer", "/nowhere"), self.clock)
         self.pauses = Pauses()
 
     def now(self, state: str = "running", *, handling: bool = False) -> GroupSnapshot:

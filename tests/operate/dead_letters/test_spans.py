@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqd.operate.dead_letters.dead_letter import Spans
+from rmqd.operate.dead_letters.dead_letter import OffsetSet
 
 MOST = 40
 OFFSETS = st.integers(0, MOST)
@@ -16,7 +16,7 @@ RANGES = st.lists(st.tuples(OFFSETS, OFFSETS), max_size=12)
 
 @given(RANGES, OFFSETS, OFFSETS)
 def test_it_is_a_set(ranges: list[tuple[int, int]], low: int, high: int) -> None:
-    spans = Spans(ranges)
+    spans = OffsetSet(ranges)
     expected = {offset for start, end in ranges for offset in range(start, end)}
     assert {offset for offset in range(MOST + 1) if offset in spans} == expected
     assert spans.count(low, high) == len(expected & set(range(low, high)))

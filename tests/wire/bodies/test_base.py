@@ -13,7 +13,7 @@ import pytest
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.json_body import Body, QueueId, Topic, Wire
-from rmqd.wire.fields import Named
+from rmqd.wire.fields import WireName
 from rmqd.wire.message_queue import MessageQueue
 
 QUEUE = MessageQueue("T", "b", 3)
@@ -32,7 +32,7 @@ class Whole(Body, kw_only=True):
     constants: ClassVar[Mapping[str, Any]] = {"middle": {}}
 
     group_name: str
-    other_name: Annotated[str, Named("z")] = "default"
+    other_name: Annotated[str, WireName("z")] = "default"
     ended: Annotated[str | None, Wire(last=True)] = None
     model: Annotated[str, Wire(absent="")] = "AVG"
     is_on: bool = True

@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.consumer.handling.send_back import kept_properties
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import Opening
+from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.decode import decode_messages, frame_messages
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch, encode_message
 from rmqd.wire.messages.message import MessageBlock
@@ -62,7 +62,7 @@ def test_members_have_offsets_bodies_and_properties_of_their_own(kind: Compressi
 
 def opened(record: bytes, low: int) -> MessageBlock:
     block = frame_messages(record, QUEUE)
-    opening = Opening(block, low=low)
+    opening = BlockDecompression(block, low=low)
     assert opening.at_once()
     opening.finish()
     return block

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import Opening, compress
+from rmqd.wire.messages.compression import BlockDecompression, compress
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import MessageBlock
@@ -36,7 +36,7 @@ def sizes(block: MessageBlock) -> list[int]:
 def test_a_block_takes_what_there_is_room_for(kind: CompressionType) -> None:
     """One body goes over it at most; the rest is left to another pull."""
     block = framed(*(packed(MIB, kind, at) for at in range(4)), encode_message(replace(PLAIN, queue_offset=4)))
-    opening = Opening(block, 2 * MIB, MIB + MIB // 2)
+    opening = BlockDecompression(block, 2 * MIB, MIB + MIB // 2)
     opening.rest()
     opening.finish()
     assert sizes(block) == [MIB, MIB]
@@ -47,7 +47,7 @@ def test_a_block_takes_what_there_is_room_for(kind: CompressionType) -> None:
 @KINDS
 def test_nothing_is_opened_behind_what_is_corrupt_where_that_is_the_end(kind: CompressionType) -> None:
     block = framed(packed(1, kind, 0), packed(MIB + 1, kind, 1), packed(MIB + 1, kind, 2), packed(3, kind, 3))
-    opening = Opening(block, MIB, ends_at_corrupt=True)
+    opening = BlockDecompression(block, MIB, ends_at_corrupt=True)
     opening.rest()
     opening.finish()
     assert (sizes(block), block.cut_at) == ([1], 2)
@@ -58,7 +58,7 @@ def test_nothing_is_opened_behind_what_is_corrupt_where_that_is_the_end(kind: Co
 def test_one_body_is_taken_whatever_the_room(kind: CompressionType) -> None:
     """Else the queue would never go on."""
     block = framed(packed(MIB, kind, 0), packed(MIB, kind, 1))
-    opening = Opening(block, MIB, -5)
+    opening = BlockDecompression(block, MIB, -5)
     opening.rest()
     opening.finish()
     assert (sizes(block), block.cut_at) == ([MIB], 1)
@@ -67,7 +67,7 @@ def test_one_body_is_taken_whatever_the_room(kind: CompressionType) -> None:
 @KINDS
 def test_a_body_above_the_limit_is_corrupt(kind: CompressionType) -> None:
     block = framed(packed(MIB, kind, 0), packed(MIB + 1, kind, 1), packed(1, kind, 2))
-    opening = Opening(block, MIB)
+    opening = BlockDecompression(block, MIB)
     opening.rest()
     opening.finish()
     assert (sizes(block), block.cut_at) == ([MIB, 1], None)
@@ -82,7 +82,7 @@ def test_corrupt_messages_behind_the_cut_are_left_to_the_next_pull() -> None:
         packed(MIB, CompressionType.ZLIB, 1),
         encode_message(replace(PLAIN, sys_flag=0x800, queue_offset=2)),
     )
-    opening = Opening(block, MIB, 0)
+    opening = BlockDecompression(block, MIB, 0)
     opening.rest()
     opening.finish()
     assert (sizes(block), block.corrupt, block.cut_at) == ([MIB], [], 1)
@@ -92,9 +92,9 @@ def test_corrupt_messages_behind_the_cut_are_left_to_the_next_pull() -> None:
 def test_little_is_opened_at_once_and_much_is_not(kind: CompressionType) -> None:
     """By what is stored, and by what it becomes; what was opened at once is not opened again."""
     block = framed(*(packed(1000, kind, at) for at in range(32)))
-    assert Opening(block).at_once()
+    assert BlockDecompression(block).at_once()
     block = framed(packed(1000, kind, 0), packed(8 * MIB, kind, 1), packed(1000, kind, 2))
-    opening = Opening(block)
+    opening = BlockDecompression(block)
     assert not opening.at_once()
     opening.rest()
     opening.finish()
@@ -104,7 +104,7 @@ def test_little_is_opened_at_once_and_much_is_not(kind: CompressionType) -> None
 
 def test_a_limit_below_what_is_opened_at_once_holds_there() -> None:
     block = framed(packed(2000, CompressionType.ZSTD, 0))
-    opening = Opening(block, 1000)
+    opening = BlockDecompression(block, 1000)
     assert opening.at_once()
     opening.finish()
     assert len(block.corrupt) == 1
@@ -113,7 +113,7 @@ def test_a_limit_below_what_is_opened_at_once_holds_there() -> None:
 def test_what_was_left_out_keeps_no_block_alive() -> None:
     """Else bodies that handlers are done with would wait for the garbage collector, whatever the thresholds say."""
     block = framed(packed(MIB, CompressionType.ZSTD, 0), packed(MIB, CompressionType.ZSTD, 1))
-    opening = Opening(block, MIB, 0)
+    opening = BlockDecompression(block, MIB, 0)
     opening.rest()
     assert [message.queue_offset for message in opening.finish()] == [1]
     gc.collect()

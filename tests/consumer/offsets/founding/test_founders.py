@@ -15,7 +15,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartOffsets
-from rmqd.consumer.offsets.start_offsets import Start
+from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.errors import SlaveUnawareError
 from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
 from rmqd.wire.message_queue import MessageQueue
@@ -73,7 +73,7 @@ async def in_file(client: ClientInstance, clock: ManualClock, directory: Path) -
 
 async def waiting(
     broker: ScriptedBroker, client: ClientInstance, clock: ManualClock
-) -> tuple[MessageQueue, asyncio.Task[Start]]:
+) -> tuple[MessageQueue, asyncio.Task[QueueStart]]:
     """A founder that finds an offset in one topic and none in another, and cannot know whether another one lives."""
     [done], [missing] = broker.create_topic("done"), broker.create_topic(TOPIC)
     await broker.store(missing, b"old")
@@ -93,7 +93,7 @@ async def test_another_founder_has_five_seconds(
     assert not start.done()
     await clock.advance(0.3)
     await eventually(start.done, "it waits no longer")
-    assert await start == Start(0, "later_queue")
+    assert await start == QueueStart(0, "later_queue")
 
 
 async def test_another_founders_end_is_seen_soon_without_many_questions(
@@ -106,7 +106,7 @@ async def test_another_founders_end_is_seen_soon_without_many_questions(
     broker.offsets[GROUP, MessageQueue(retry_topic(GROUP), broker.name, 0)] = 0
     await clock.advance(0.4)
     await eventually(start.done, "it waits no longer")
-    assert await start == Start(1, "committed", is_stored=True)
+    assert await start == QueueStart(1, "committed", is_stored=True)
 
 
 @pytest.mark.parametrize("code", [QUERY, UPDATE, MAX])
@@ -139,7 +139,7 @@ async def test_a_broadcasting_group_is_founded_in_its_file(
     for queue in queues:
         await broker.store(queue, b"old", b"older")
     start_offsets = await in_file(client, clock, tmp_path)
-    assert await start_offsets.start(queues[0], None) == Start(2, "last_offset", is_stored=True)
+    assert await start_offsets.start(queues[0], None) == QueueStart(2, "last_offset", is_stored=True)
     following = LocalFileOffsetStore(str(tmp_path), GROUP, clock)
     await following.open()
     assert [await following.read(queue) for queue in queues] == [2, 2]
@@ -159,7 +159,7 @@ async def test_a_slave_that_does_not_know_the_group_makes_it_no_new_one(
     two.b.offsets[GROUP, B0] = two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
     two.route(two.a, two.b)
     await two_client.routes.refresh(TOPIC)
-    assert await start_offsets.start(A0, None) == Start(0, "later_queue")
+    assert await start_offsets.start(A0, None) == QueueStart(0, "later_queue")
 
 
 async def test_a_slave_that_knows_the_group_makes_it_a_known_one(
@@ -168,4 +168,4 @@ async def test_a_slave_that_knows_the_group_makes_it_a_known_one(
     await two.a.store(A0, b"a0")
     two.b.offsets[GROUP, MessageQueue(retry_topic(GROUP), "b", 0)] = 0
     two.route(two.a, two.b, slaves="b")
-    assert await at_brokers(two_client, clock).start(A0, None) == Start(0, "later_queue")
+    assert await at_brokers(two_client, clock).start(A0, None) == QueueStart(0, "later_queue")

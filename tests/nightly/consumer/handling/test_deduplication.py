@@ -15,7 +15,7 @@ from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import Terms
+from rmqd.handler_api.leases.lease_store import ClaimTerms
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
@@ -103,7 +103,7 @@ async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the
     assert handle.keys == ["a"]
     assert handled(queue) == {"acked": 1}
     assert not broker.sent_back
-    other = open_store("redis", redis_server.url, Terms(GROUP, "other", 60.0, 60.0))
+    other = open_store("redis", redis_server.url, ClaimTerms(GROUP, "other", 60.0, 60.0))
     assert await other.claim([(TOPIC, "a")], "other:1") == [CONFIRMED]
     await other.close()
 

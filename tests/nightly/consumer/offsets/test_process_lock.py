@@ -21,7 +21,7 @@ __all__ = ["path"]
 
 @pytest.mark.process
 def test_looking_leaves_it_free(path: Path) -> None:
-    process_lock.check_free(path)
+    process_lock.check_unlocked(path)
 
     with holder(path):
         pass
@@ -72,7 +72,7 @@ os._exit(0)
 
 
 def test_who_only_looks_has_nothing_afterwards(path: Path) -> None:
-    process_lock.check_free(path)
+    process_lock.check_unlocked(path)
 
     assert is_free(path)
     assert not open_files(path)
@@ -80,7 +80,7 @@ def test_who_only_looks_has_nothing_afterwards(path: Path) -> None:
 
 def test_looking_does_not_let_go_of_what_is_held(path: Path) -> None:
     process_lock.hold(path)
-    process_lock.check_free(path)
+    process_lock.check_unlocked(path)
 
     assert not is_free(path)
 

@@ -31,7 +31,7 @@ from tests.nightly.simulation.planted.registry import (
 def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A new owner begins without a request for the queue's lock."""
 
-    async def acquire(self: QueueOwnership, queue: MessageQueue, lost: Any, notice_seconds: float = 0.0) -> bool:
+    async def acquire(self: QueueOwnership, queue: MessageQueue, on_lost: Any, notice_seconds: float = 0.0) -> bool:
         self._owned.add(queue)
         return True
 
@@ -108,9 +108,9 @@ def owner_locks_not_renewed(patch: pytest.MonkeyPatch) -> None:
 def orderly_lock_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A member of an orderly group begins without the queue's lock."""
 
-    async def acquire(self: QueueLock, queue: MessageQueue, lost: Any, notice_seconds: float = 0.0) -> bool:
+    async def acquire(self: QueueLock, queue: MessageQueue, on_lost: Any, notice_seconds: float = 0.0) -> bool:
         self._answered(queue, granted=False, until=0.0)
-        self._leases[queue] = _ForEver(self._now, float("inf"), None, lost)
+        self._leases[queue] = _ForEver(self._now, float("inf"), None, on_lost)
         return True
 
     patch.setattr(QueueLock, "acquire", acquire)

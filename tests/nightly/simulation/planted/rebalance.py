@@ -12,7 +12,7 @@ from rmqd.client.heartbeat import Heartbeat
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.rebalance import rebalance
-from rmqd.consumer.rebalance.membership import Absences, MemberList
+from rmqd.consumer.rebalance.membership import MemberList, MissingBrokerQueues
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, breaks, concurrently, plant, tries
@@ -104,7 +104,7 @@ def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(_of_two_brokers, tries("crash")))
 def queues_of_an_absent_broker_given_up(patch: pytest.MonkeyPatch) -> None:
     """A queue whose broker has no route loses its owner; the next owner continues at the last written offset."""
-    patch.setattr(Absences, "kept", lambda self, topic, held: frozenset[MessageQueue]())
+    patch.setattr(MissingBrokerQueues, "kept", lambda self, topic, held: frozenset[MessageQueue]())
 
 
 @plant(needs=both(_of_one_broker, tries("crash")))

@@ -10,7 +10,7 @@ import pytest
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets
-from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, Start
+from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, QueueStart
 from rmqd.errors import SlaveUnawareError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -112,7 +112,7 @@ async def test_what_a_slave_does_not_know_is_no_sign_of_a_founding_that_was_kill
     await two.a.peer.received(QUERY, 3)  # for the mark, and for both queues
     await clock.advance(5.3)
     await eventually(start.done, "it waits no longer")
-    assert await start == Start(0, "later_queue")
+    assert await start == QueueStart(0, "later_queue")
 
 
 async def test_a_group_begins_without_a_master_that_is_away_for_a_minute(
@@ -125,7 +125,7 @@ async def test_a_group_begins_without_a_master_that_is_away_for_a_minute(
     two.route(two.a, two.b, slaves="b")
     await two_client.routes.refresh(TOPIC)
     start_offsets = at_brokers(two_client, clock)
-    assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, Start(1, "last_offset"))
+    assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, QueueStart(1, "last_offset"))
     assert (two.a.offsets[GROUP, A0], two.b.offsets) == (1, {})
 
 
@@ -137,7 +137,7 @@ async def test_a_slave_that_has_no_offset_of_a_known_group_counts_after_a_minute
     two.route(two.a, two.b, slaves="b")
     await two_client.routes.refresh(TOPIC)
     start_offsets = at_brokers(two_client, clock)
-    assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, Start(0, "later_queue"))
+    assert await tries(start_offsets, clock, B0) == (BROKER_GRACE_SECONDS, QueueStart(0, "later_queue"))
     two.b.offsets[GROUP, B0] = 7
     assert await start_offsets.stored(B0) == 7
     two.b.offsets.clear()
@@ -162,7 +162,7 @@ async def test_a_slave_is_told_no_start_and_one_of_4_9_does_not_prove_a_0(
     assert not two.b.commits
 
 
-async def tries(start_offsets: BrokerStartOffsets, clock: ManualClock, queue: MessageQueue) -> tuple[float, Start]:
+async def tries(start_offsets: BrokerStartOffsets, clock: ManualClock, queue: MessageQueue) -> tuple[float, QueueStart]:
     """Where a queue begins, as its owner asks, and for how long its master was waited for."""
     for seconds in range(0, 100, 5):
         try:
