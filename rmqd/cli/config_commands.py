@@ -149,7 +149,7 @@ class JavaConversion:
     def _take(self, one: JavaSetting, group: str) -> None:
         """Add one setting to the configuration, at its counterpart."""
         key = one.key.removeprefix("rocketmq.")
-        is_known = java_names.listed(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
+        is_known = java_names.listed(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # not just `url`
         place = forms.place_of_java_name(root_model.RootConfig, key) if is_known else None
         model = forms.model_at(root_model.RootConfig, place[:-1]) if place else None
         if place is None or model is None or place == ("groups",):

@@ -26,7 +26,7 @@ from rmqd.config.reading.config_source import NOTE, Source, find_config, read_so
 from rmqd.config.reading.yaml_tree import Items, Node, SubstitutionError, YamlMapping, substitute
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
-from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_unnamed
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_possible_secret
 from rmqd.runtime.value_kinds import Duration, Size, Substituted, Text, key_of
 
 LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
@@ -338,7 +338,7 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
     if isinstance(value, list | tuple):
         return _items([_value(inner, only_given, name) for inner in value])
     if isinstance(value, Substituted):
-        return hide_unnamed(value)
+        return hide_possible_secret(value)
     if isinstance(value, str):
         return hide_parts(value)
     return value if isinstance(value, bool | int | float) or value is None else str(value)

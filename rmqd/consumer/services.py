@@ -183,7 +183,7 @@ class GroupOffsetStore(ABC):
         await self.commit(queue, offset)
         return True
 
-    async def carry(
+    async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
         """Prepare a commit within a pull, which the caller sends at once on this connection to the queue's master.

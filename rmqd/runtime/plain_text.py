@@ -149,7 +149,7 @@ def hide(secret: object, shown: str = HIDDEN) -> str:
     return shown if text else ""
 
 
-def hide_unnamed(value: str) -> str:
+def hide_possible_secret(value: str) -> str:
     """Return HIDDEN for a value that may be a secret, such as one from an environment variable.
 
     It is only hidden in other texts if it looks like a key: an operator needs the names of tables and hosts.
@@ -166,7 +166,7 @@ def hide_parts(text: str) -> str:
         hide((user or "")[:-1].partition(":")[2])
         if len(path) > 1:
             for part in re.split("[/?#&=]", path):
-                hide_unnamed(part)
+                hide_possible_secret(part)
             host = hide(f"{host}{path}", f"{host}/{HIDDEN}")
         return f"{start}{HIDDEN}@{host}" if user else f"{start}{host}"
 

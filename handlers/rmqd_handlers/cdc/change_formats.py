@@ -57,7 +57,7 @@ class ChangeMaker:
         self._blank = dict.fromkeys(column.name for column in columns)
         self._reader = reader
 
-    def stays(
+    def changes(
         self,
         after: Mapping[str, Any],
         former: Mapping[str, Any] | None,
@@ -73,7 +73,7 @@ class ChangeMaker:
                 yield self._deletion(before, place)
         yield RowChange(row, False, place.time_ms, place.number + 1, place.position)
 
-    def goes(self, before: Mapping[str, Any], place: RowChange, schemas: Mapping[str, ColumnSchema]) -> RowChange:
+    def deletion(self, before: Mapping[str, Any], place: RowChange, schemas: Mapping[str, ColumnSchema]) -> RowChange:
         """Return the deletion of a row. At least its key must be known."""
         return self._deletion(self._key(before, schemas), place)
 
@@ -155,9 +155,9 @@ def canal_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iter
     for number, row in enumerate(rows):
         place = at(time_ms, number)
         if kind == "DELETE":
-            yield make.goes(row, place, NO_COLUMN_SCHEMAS)
+            yield make.deletion(row, place, NO_COLUMN_SCHEMAS)
         else:
-            yield from make.stays(row, former[number] if number < len(former) else None, place, NO_COLUMN_SCHEMAS)
+            yield from make.changes(row, former[number] if number < len(former) else None, place, NO_COLUMN_SCHEMAS)
 
 
 def _rows(value: Any, what: str) -> list[Any]:
@@ -209,10 +209,10 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> I
     )
     before = message.get("before")
     if op == "d":
-        yield make.goes(tree(before, "before"), place, schemas)
+        yield make.deletion(tree(before, "before"), place, schemas)
         return
     former = tree(before, "before") if op == "u" and before is not None else None
-    yield from make.stays(tree(message.get("after"), "after"), former, place, schemas)
+    yield from make.changes(tree(message.get("after"), "after"), former, place, schemas)
 
 
 def _position(source: Mapping[str, Any]) -> int | None:

@@ -119,7 +119,7 @@ class LiteSubscriptions:
             del member.notified[queue]
             yield queue
 
-    def check(self) -> None:
+    def expire(self) -> None:
         """Remove clients whose subscription has expired, and pass on the notifications of clients that do not pop."""
         now = self._now()
         for client_id in [key for key, one in self._members.items() if now - one.subscribed_at > EXPIRE_SECONDS]:
@@ -133,7 +133,7 @@ class LiteSubscriptions:
         """Check every second, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            self.check()
+            self.expire()
 
     def _member(self, client_id: str, group: str, topic: str) -> _Member:
         now = self._now()

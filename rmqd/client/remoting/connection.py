@@ -243,7 +243,7 @@ class RemotingConnection(asyncio.Protocol):
             self.error = error
             self._on_lost(self)
 
-    async def ended(self, timeout_seconds: float) -> None:
+    async def wait_closed(self, timeout_seconds: float) -> None:
         """Wait until a closed connection has ended; TLS waits for the peer's close_notify. Aborts it on timeout."""
         try:
             async with self._clock.timeout(timeout_seconds):

@@ -109,7 +109,7 @@ class ConnectionPool:
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")  # the first one was lost, or has received bytes meanwhile
-            await successor.ended(CLOSE_SECONDS)
+            await successor.wait_closed(CLOSE_SECONDS)
             return await self.connection(address)
         successor.is_suspect = True
         self._successors[address] = successor
@@ -177,7 +177,7 @@ class ConnectionPool:
         for connection in connections:
             connection.close("the client was closed")
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(connection.ended(CLOSE_SECONDS) for connection in connections))
+        await asyncio.gather(*(connection.wait_closed(CLOSE_SECONDS) for connection in connections))
 
     def ended(self, connection: RemotingConnection) -> None:
         """Called when this end or the peer has closed a connection."""
@@ -286,7 +286,7 @@ class ConnectionPool:
         """End a connection, also if the task is cancelled at the client's end, because nothing else closes it."""
         connection.pending.fail(lambda: ConnectionRenewedError(connection.address, reason))
         connection.close(reason)
-        await connection.ended(CLOSE_SECONDS)
+        await connection.wait_closed(CLOSE_SECONDS)
 
     def _keep(self, work: _Work, name: str) -> None:
         """Run a task that `close` cancels."""

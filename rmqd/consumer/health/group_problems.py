@@ -132,7 +132,7 @@ class Difference:
 
     cause: str
     about: str  # the topic, the property or the client id
-    text: str  # a predicate: "subscribe to … , … to …"
+    text: str  # follows "other members": "subscribe to … , … to …"
 
 
 def differences(

@@ -173,7 +173,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
                     return True
             return await self._write(queue, offset, epoch, may_commit)
 
-    async def carry(
+    async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> CarriedCommit | None:
         """Prepare a commit in a pull, if allowed: `pending_commits` has the rules."""

@@ -267,7 +267,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         """Return whether no other member has written since this ownership did."""
         return self.transactions.is_last_writer(queue)
 
-    async def carry(
+    async def commit_with_pull(
         self, queue: MessageQueue, offset: int, on: RemotingConnection, may_commit: Callable[[], bool]
     ) -> None:
         """Return None: the offset that a pull would carry may be ahead of the store."""

@@ -244,7 +244,7 @@ class StartOffsets(ABC):
         """Store the start offsets of these queues if the group is new."""
 
     def _raise_within_grace_period(self, failed: Mapping[str, RmqdError]) -> None:
-        """Raise a failing broker's error for a grace period: the broker may know the group, and may recover."""
+        """Raise a failed broker's error until a grace period is over: the broker may know the group, or recover."""
         waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
         if failed and (waited < BROKER_GRACE_SECONDS or not self._leaves_brokers_out):
             raise next(iter(failed.values()))

@@ -159,7 +159,7 @@ class PullLoop(PulledQueue):
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
         """Let the next pull on this connection commit the finished messages, if allowed."""
         queue, offset = self._message_queue, self.process_queue.commit_offset()
-        return await self._context.store.carry(queue, offset, on, self._may_carry)
+        return await self._context.store.commit_with_pull(queue, offset, on, self._may_carry)
 
     def _may_carry(self) -> bool:
         return self.request.reset_to is None and self._context.ownership.holds(self._message_queue)

@@ -64,7 +64,7 @@ class Author:
         file = getattr(top, "__file__", None) or getattr(module, "__file__", None) or ""
         return cls(os.path.dirname(os.path.abspath(file)) + os.sep if file else "")
 
-    def place(self, innermost_first: Sequence[Frame]) -> Frame | None:
+    def innermost_line(self, innermost_first: Sequence[Frame]) -> Frame | None:
         """Return the innermost line of the author; if there is none, the innermost line outside rmqd."""
         for is_his in (self.wrote, lambda frame: not frame.file.startswith(_OWN_FOLDER)):
             for frame in innermost_first:
@@ -84,12 +84,12 @@ class Author:
 def place_of(error: BaseException, author: Author) -> str | None:
     """Return the line where an exception was raised."""
     frames = [Frame(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
-    frame = author.place(frames[::-1])
+    frame = author.innermost_line(frames[::-1])
     return None if frame is None else str(frame)
 
 
 def place_of_fault(stacks: str, author: Author) -> str | None:
-    """Return the author's line where a process is, from the stacks of all threads that Python's faulthandler wrote."""
+    """Return the author's line that a process is running, from the stacks that Python's faulthandler wrote."""
     for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
         lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
         for frame in (Frame(one[1], int(one[2]), one[3]) for one in lines):
@@ -192,7 +192,7 @@ class _Choice:
         elif selection.topics:
             self._subscriptions = {topic: self._subscriptions[topic] for topic in selection.topics}
         elif not (selection.waiting or selection.ids):
-            self._subscriptions.pop(retries, None)  # copies of messages in its topics
+            self._subscriptions.pop(retries, None)  # retries are copies of messages in the group's topics
 
     async def chosen(self) -> ChosenMessages:
         asked, chosen = self._asked, self._chosen

@@ -56,7 +56,7 @@ def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOpti
 
 
 class PooledCalls:
-    """The calls of one group's handler."""
+    """Calls one group's handler in the processes of a pool."""
 
     def __init__(self, pool: HandlerPool, timeout_seconds: float, clock: Clock) -> None:
         self._pool = pool

@@ -88,7 +88,7 @@ class _Killing:
         self._descriptor = descriptor
         self.lines = 0
         """The number of the author's lines that the call has run."""
-        self._lock = threading.Lock()  # two threads must not die at once, and half an answer is unusable
+        self._lock = threading.Lock()  # only one thread may report and kill: two reports would mix
         os.register_at_fork(after_in_child=self._in_fork)
 
     def around(self, handler: LoadedHandler) -> LoadedHandler:

@@ -40,7 +40,7 @@ class Puller:
 
     async def carry(self, offset: int, *, may: bool = True) -> CarriedCommit | None:
         """Be about to send a pull."""
-        return await self.owner.store.carry(self.owner.queue, offset, self.on, lambda: may)
+        return await self.owner.store.commit_with_pull(self.owner.queue, offset, self.on, lambda: may)
 
     async def send(self, offset: int) -> asyncio.Future[RemotingCommand]:
         """Send a pull that carries the offset, which does not arrive before `arrive`. Its answer is the caller's."""

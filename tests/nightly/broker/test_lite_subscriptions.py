@@ -49,7 +49,7 @@ def test_what_a_member_does_not_look_into_is_told_to_another(case: Case) -> None
     case.tell_all()
     case.now += INACTIVE_SECONDS + 1
     of_d = list(case.lite.notified("d"))
-    case.lite.check()
+    case.lite.expire()
     assert sorted(of_d + list(case.lite.notified("d"))) == sorted(QUEUES)
     case.tell_all()
     assert list(case.lite.notified("c")) == []
@@ -59,7 +59,7 @@ def test_a_subscription_that_is_not_repeated_ends(case: Case) -> None:
     case.now += EXPIRE_SECONDS - 1
     case.lite.replace("d", "g", "chats", QUEUES)
     case.now += 2
-    case.lite.check()
+    case.lite.expire()
     case.tell_all()
     assert list(case.lite.notified("c")) == []
     assert sorted(case.lite.notified("d")) == sorted(QUEUES)
