@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.peer_channel import Channel, Processor
 from rmqd.broker.store.message_store import Arrival
-from rmqd.broker.store.queue_store import MessageFilter
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock, Timer
 from rmqd.wire.command import RemotingCommand

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
+from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.peer_channel import Answer, Channel, Processor, RemotingServer, Reply
 from rmqd.broker.processors.client_processor import ClientManageProcessor, ConnectionsProcessor, ConsumerManageProcessor
 from rmqd.broker.processors.lite_processor import LockProcessor
 from rmqd.broker.processors.pull_processor import PullMessageProcessor
 from rmqd.broker.processors.topic_processor import QueueEndsProcessor
 from rmqd.broker.store.message_store import Arrival, MessageStore
-from rmqd.broker.store.queue_store import ConsumeQueue, GetMessageStatus, GetResult, MessageFilter
+from rmqd.broker.store.queue_store import ConsumeQueue, GetMessageStatus, GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.messages.properties import PullSysFlag

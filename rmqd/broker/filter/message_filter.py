@@ -7,11 +7,11 @@ than the other (FILTER_DATA_NOT_LATEST). Here a filter is derived from the subsc
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from rmqd.broker.filter.sql_condition import Condition, EvaluationError, ExpressionError, compile_condition
-from rmqd.broker.store.queue_store import MessageFilter
 from rmqd.errors import InvalidNameError
 from rmqd.wire.bodies import heartbeat_data
 from rmqd.wire.messages.decode import stored_properties
@@ -19,35 +19,22 @@ from rmqd.wire.messages.decode import stored_properties
 _MAX_FILTERS: Final = 1000  # cached, of pulling groups
 
 
-class TagFilter:
-    """A filter by the tag's hash. A message with another tag and the same hash passes, and the client drops it."""
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """A filter by hashes of tags, or by a condition on properties."""
 
-    def __init__(self, codes: frozenset[int]) -> None:
-        self._codes = codes
-
-    def matches_code(self, tags_code: int) -> bool:
-        """Return whether this is the hash of a wanted tag."""
-        return tags_code in self._codes
-
-    def matches_record(self, record: bytes) -> bool:
-        """Return True, because brokers compare only hashes of tags."""
-        return True
-
-
-class SqlFilter:
-    """A filter by a condition on properties."""
-
-    def __init__(self, condition: Condition) -> None:
-        self._condition = condition
+    codes: frozenset[int] | None = None
+    """A message with another tag and the same hash passes, and the client drops it."""
+    condition: Condition | None = None
 
     def matches_code(self, tags_code: int) -> bool:
-        """Return True, because the condition does not depend on the tag's hash."""
-        return True
+        """Return whether a message with this tag hash may pass. This is checked first."""
+        return self.codes is None or tags_code in self.codes
 
     def matches_record(self, record: bytes) -> bool:
-        """Return whether the condition is true. Unknown, or an evaluation error, counts as false."""
+        """Return whether the condition, if any, is true. Unknown, or an evaluation error, counts as false."""
         try:
-            return self._condition(stored_properties(record)) is True
+            return self.condition is None or self.condition(stored_properties(record)) is True
         except EvaluationError:
             return False
 
@@ -63,8 +50,9 @@ def filter_of(subscription: heartbeat_data.SubscriptionData) -> MessageFilter | 
     if subscription.class_filter_mode:
         return None
     if is_tag_type(subscription.expression_type):
-        return None if subscription.sub_string == heartbeat_data.SUBSCRIPTION_ALL else TagFilter(subscription.code_set)
-    return SqlFilter(compiled(subscription.expression_type, subscription.sub_string))
+        takes_all = subscription.sub_string == heartbeat_data.SUBSCRIPTION_ALL
+        return None if takes_all else MessageFilter(subscription.code_set)
+    return MessageFilter(condition=compiled(subscription.expression_type, subscription.sub_string))
 
 
 @lru_cache(_MAX_FILTERS)

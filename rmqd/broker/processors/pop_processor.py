@@ -7,9 +7,9 @@ import random
 from dataclasses import dataclass, field
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.filter.message_filter import filter_of, requested_subscription
+from rmqd.broker.filter.message_filter import MessageFilter, filter_of, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import HeldQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
@@ -23,6 +23,7 @@ from rmqd.errors import InvalidNameError
 from rmqd.wire import receipt_handle
 from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.headers import pop_headers as headers
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
 from rmqd.wire.messages.encode import decode_record, encode_message
 from rmqd.wire.messages.properties import POP_CK
@@ -31,30 +32,22 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 if TYPE_CHECKING:
     from rmqd.broker.broker_settings import BrokerSettings
     from rmqd.broker.controller import BrokerController
-    from rmqd.broker.peer_channel import Channel
-    from rmqd.broker.store.queue_store import MessageFilter
     from rmqd.wire.bodies.config_bodies import TopicConfig
-    from rmqd.wire.headers.pop_headers import PopMessageRequestHeader
 
 
 LATE_MS: Final = 500
 """A pop that arrives later than its own waiting time plus this is rejected, because its client no longer waits."""
 
 
-class QueueOfGroup(Protocol):
-    """The common fields of the headers. Queue -1 stands for any queue."""
-
-    @property
-    def consumer_group(self) -> str:
-        """The group that reads."""
-
-    @property
-    def topic(self) -> str:
-        """The topic that the group subscribed to."""
-
-    @property
-    def queue_id(self) -> int:
-        """The id of the queue, or -1."""
+QueueOfGroup = (
+    headers.AckMessageRequestHeader
+    | headers.ChangeInvisibleTimeRequestHeader
+    | headers.NotificationRequestHeader
+    | headers.PeekMessageRequestHeader
+    | headers.PollingInfoRequestHeader
+    | headers.PopMessageRequestHeader
+)
+"""The headers with a group's queue. Queue -1 stands for any queue."""
 
 
 def check_reading(broker: BrokerController, channel: Channel, header: QueueOfGroup, doing: str) -> None:
@@ -145,18 +138,6 @@ class Taking:
             self._take_of_queue(header.topic, header.queue_id)
         if not retries_first and self.room > 0 and not header.order:
             self._take_of_topic(retry, dice)
-
-    def start_offset_info(self) -> str:
-        """Return the ext field with the first offset of each queue."""
-        return receipt_handle.format_start_offsets(self.starts)
-
-    def msg_offset_info(self) -> str:
-        """Return the ext field with the offsets of all messages, queue by queue."""
-        return receipt_handle.format_message_offsets(self.offsets)
-
-    def order_count_info(self) -> str | None:
-        """Return the ext field of orderly pops that holds how often each message was popped before."""
-        return receipt_handle.format_order_counts(self.counts) if self.header.order else None
 
     def _take_of_topic(self, topic: str, dice: int) -> None:
         config = self.broker.topics.get(topic)
@@ -304,9 +285,9 @@ class PopMessageProcessor(RequestProcessor):
             invisible_time=taking.header.invisible_time,
             revive_qid=taking.revive_queue_id,
             rest_num=taking.rest,
-            start_offset_info=taking.start_offset_info(),
-            msg_offset_info=taking.msg_offset_info(),
-            order_count_info=taking.order_count_info(),
+            start_offset_info=receipt_handle.format_start_offsets(taking.starts),
+            msg_offset_info=receipt_handle.format_message_offsets(taking.offsets),
+            order_count_info=receipt_handle.format_order_counts(taking.counts) if taking.header.order else None,
         )
         remark = "FOUND" if taking.records else "NO_MESSAGE_IN_QUEUE"
         return Reply(code, remark, header.ext_fields(), b"".join(taking.records))

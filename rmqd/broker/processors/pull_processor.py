@@ -6,9 +6,9 @@ matters only for a member that moves between a proxy and the broker.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from rmqd.broker.filter.message_filter import filter_of, is_tag_type, requested_subscription
+from rmqd.broker.filter.message_filter import MessageFilter, filter_of, is_tag_type, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import HeldQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply
@@ -23,10 +23,6 @@ from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.messages.properties import PullSysFlag
-
-if TYPE_CHECKING:
-    from rmqd.broker.store.queue_store import MessageFilter
-
 
 _CODES: Final = {
     Status.FOUND: ResponseCode.SUCCESS,

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.store import queue_store
 from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, RecordLog, RecordRow, key_of
 from rmqd.errors import StorageError
@@ -32,14 +33,9 @@ NeededFrom = Callable[[str, int], int | None]
 """For a topic and queue id: the first offset whose message must stay; None if all may be deleted."""
 
 
-class Oldest(NamedTuple):
-    """A message that may be deleted."""
-
-    key: QueueKey
-    entry: queue_store.QueueEntry
-
-
-def oldest_first(queues: Mapping[QueueKey, queue_store.ConsumeQueue], needed_from: NeededFrom) -> Iterator[Oldest]:
+def oldest_first(
+    queues: Mapping[QueueKey, queue_store.ConsumeQueue], needed_from: NeededFrom
+) -> Iterator[tuple[QueueKey, queue_store.QueueEntry]]:
     """Yield the deletable messages of all queues, in the order in which they were stored."""
     heads: list[tuple[int, QueueKey, int, int]] = []
     for key, queue in queues.items():
@@ -54,7 +50,7 @@ def oldest_first(queues: Mapping[QueueKey, queue_store.ConsumeQueue], needed_fro
         queue = queues[key]
         entry = queue.entry(offset)
         assert entry is not None  # between min_offset and max_offset
-        yield Oldest(key, entry)
+        yield key, entry
         after = queue.after(offset)
         following = queue.entry(after)
         if following is not None and queue.after(after) <= end:
@@ -216,7 +212,7 @@ class MessageStore:
         return 0 if queue is None else queue.offset_by_time(timestamp_ms, upper=upper)
 
     def get(
-        self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: queue_store.MessageFilter | None = None
+        self, topic: str, queue_id: int, offset: int, max_nums: int, wanted: MessageFilter | None = None
     ) -> queue_store.GetResult:
         """Read from `offset` up to the limits of one response."""
         return queue_store.get_messages(self._log, self.queue(topic, queue_id), offset, max_nums, wanted, self._limits)

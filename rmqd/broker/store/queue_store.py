@@ -12,8 +12,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from itertools import accumulate
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.store.journal import Journal, JournalKind, RecordLog
 from rmqd.wire.lite_topic import parent_of
 from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR as SEPARATOR
@@ -252,16 +253,6 @@ class GetMessageStatus(StrEnum):
     OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     OFFSET_RESET = "OFFSET_RESET"
-
-
-class MessageFilter(Protocol):
-    """The filter of a pull."""
-
-    def matches_code(self, tags_code: int) -> bool:
-        """Return whether a message with this tag hash may pass. This is checked first."""
-
-    def matches_record(self, record: bytes) -> bool:
-        """Return whether a message passes by its properties. This is checked if the tag's hash may pass."""
 
 
 class TransferLimits(NamedTuple):
