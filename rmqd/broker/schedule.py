@@ -122,19 +122,15 @@ class TimerMessageStore:
         """Return the time when the next message is due, or None."""
         return self._due[0][0] if self._due else None
 
-    def deliver(self, now_ms: int, most: int) -> int:
-        """Deliver due messages. Returns their number. Raises Refusal like MessageStore.put."""
-        count = 0
-        while count < most and self._due and self._due[0][0] <= now_ms:
-            due_ms, offset = self._due[0]
-            self._deliver(offset, now_ms, self._recalled.get(due_ms, ()))
-            heappop(self._due)
-            self._waiting.discard(offset)
-            self._journal.delete(JournalKind.TIMER, str(offset))
-            if self.next_due_ms() != due_ms:
-                self._recalled.pop(due_ms, None)
-            count += 1
-        return count
+    def deliver_next(self, now_ms: int) -> None:
+        """Deliver the next message. Raises Refusal like MessageStore.put."""
+        due_ms, offset = self._due[0]
+        self._deliver(offset, now_ms, self._recalled.get(due_ms, ()))
+        heappop(self._due)
+        self._waiting.discard(offset)
+        self._journal.delete(JournalKind.TIMER, str(offset))
+        if self.next_due_ms() != due_ms:
+            self._recalled.pop(due_ms, None)
 
     def _add(self, offset: int, due_ms: int, key: str) -> None:
         heappush(self._due, (due_ms, offset))
@@ -193,8 +189,8 @@ class DelayedDelivery(Protocol):
     def next_due_ms(self) -> int | None:
         """Return the time of the next delivery; None if no message waits."""
 
-    def deliver(self, now_ms: int, most: int) -> int:
-        """Deliver due messages, up to a number. Returns how many were due. Raises Refusal like MessageStore.put."""
+    def deliver_next(self, now_ms: int) -> None:
+        """Make the next delivery, which is due. Raises Refusal like MessageStore.put."""
 
 
 class ScheduledMessage(NamedTuple):
@@ -310,7 +306,9 @@ class ScheduleMessageService:
         try:
             room = _MAX_AT_ONCE
             for delivery in self._deliveries:
-                room -= delivery.deliver(now_ms, room)
+                while room and (due_ms := delivery.next_due_ms()) is not None and due_ms <= now_ms:
+                    delivery.deliver_next(now_ms)
+                    room -= 1
             for level, queue, offset in self._levels():
                 room -= self._deliver_level(level, queue, offset, now_ms, room)
         except RmqdError as error:

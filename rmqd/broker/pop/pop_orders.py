@@ -161,14 +161,10 @@ class ConsumerOrderInfoManager:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def deliver(self, now_ms: int, most: int) -> int:
-        """Call `free` for the queues that are open now. Returns their number."""
-        count = 0
-        while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
-            _, key = heappop(self._due)
-            self._free(key)
-            count += 1
-        return count
+    def deliver_next(self, now_ms: int) -> None:
+        """Call `free` for the next queue, which is open now."""
+        _, key = heappop(self._due)
+        self._free(key)
 
     def _is_current(self, due_ms: int, key: OrderKey) -> bool:
         info = self._infos.get(key)

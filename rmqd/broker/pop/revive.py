@@ -98,16 +98,12 @@ class PopReviveService:
             heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def deliver(self, now_ms: int, most: int) -> int:
-        """Revive the messages that are due. Returns their number. Raises Refusal like MessageStore.put."""
-        count = 0
-        while count < most and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
-            popped = self._due[0][1]
-            self._revive(popped)
-            heappop(self._due)
-            self._remove(popped)
-            count += 1
-        return count
+    def deliver_next(self, now_ms: int) -> None:
+        """Revive the next message. Raises Refusal like MessageStore.put."""
+        popped = self._due[0][1]
+        self._revive(popped)
+        heappop(self._due)
+        self._remove(popped)
 
     def _add(self, popped: Popped) -> None:
         self._hidden[popped] = None

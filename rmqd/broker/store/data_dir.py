@@ -72,8 +72,7 @@ class DataDir:
         self._appended.append(row)
         self._newest[row.commit_log_offset] = row.record
         self._newest_bytes += len(row.record)
-        if not self._commit_due:
-            self._commit_soon()
+        self._commit_soon()
 
     def read(self, commit_log_offset: int) -> bytes | None:
         """Return the record at a commit log offset, or None."""
@@ -114,13 +113,11 @@ class DataDir:
         except UnicodeEncodeError as error:
             raise ProtocolError(f"{key!r} cannot be stored, because it contains a lone surrogate") from error
         self._values[kind, key] = value
-        if not self._commit_due:
-            self._commit_soon()
+        self._commit_soon()
 
     def delete(self, kind: JournalKind, key: str) -> None:
         self._values[kind, key] = None
-        if not self._commit_due:
-            self._commit_soon()
+        self._commit_soon()
 
     def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
         """Return the values that were stored before this start."""
