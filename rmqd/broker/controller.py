@@ -1,7 +1,7 @@
 """BrokerController: the state of one broker, its periodic tasks, and the processors of its requests.
 
-The module also contains: the figures of GET_BROKER_RUNTIME_INFO, the removal of silent clients, the locks of orderly
-groups, and static topics.
+The module also has small parts of it: the figures of GET_BROKER_RUNTIME_INFO, the locks of orderly groups, and static
+topics.
 """
 
 from __future__ import annotations
@@ -134,28 +134,6 @@ log = structlog.get_logger(__name__)
 SCAN_SECONDS: Final = 10.0
 
 
-class ClientHousekeepingService:
-    """Removes clients that send no heartbeats although their connection is open, by the event loop's own time."""
-
-    def __init__(self, consumers: ConsumerManager, producers: ProducerManager) -> None:
-        self._consumers = consumers
-        self._producers = producers
-
-    async def run(self, channel_expired_seconds: float) -> None:
-        """Check every 10 s, until cancelled."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(SCAN_SECONDS)
-            self.close_silent(loop.time() - channel_expired_seconds)
-
-    def close_silent(self, heard_before: float) -> None:
-        """Remove clients without a heartbeat since this loop time, and close their connections."""
-        silent = self._producers.remove_silent(heard_before) + self._consumers.remove_silent(heard_before)
-        for client in {client.channel: client for client in silent}.values():
-            log.warning("broker.client_expired", client_id=client.client_id, client=client.channel.address)
-            client.channel.close()
-
-
 LOCK_SECONDS: Final = 60.0  # Java: rocketmq.broker.rebalance.lockMaxLiveTime
 
 
@@ -266,7 +244,6 @@ class BrokerController:
         self.offsets = ConsumerOffsetManager(settings, journal)
         self.consumers = ConsumerManager(self._consumer_ids_changed)
         self.producers = ProducerManager()
-        self.housekeeping = ClientHousekeepingService(self.consumers, self.producers)
         self.locks = RebalanceLockManager(self._loop.time)
         self.store = MessageStore(clock, address, settings, log, journal)
         self.held_pulls = PullRequestHoldService(clock)
@@ -295,6 +272,11 @@ class BrokerController:
     def name(self) -> str:
         return self.settings.brokerName
 
+    @property
+    def host(self) -> str:
+        """The host of its address."""
+        return self.address.rpartition(":")[0]
+
     def change_settings(self, settings: BrokerSettings) -> None:
         """Apply other settings. Raises UnknownSettingError, and changes nothing, if the delay levels are invalid."""
         self.schedule.change_settings(settings)
@@ -315,10 +297,24 @@ class BrokerController:
         """Deliver delayed messages and revive popped ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.schedule.run(), name="schedule")
-            tasks.create_task(self.housekeeping.run(self.settings.channelExpiredTimeout / 1000), name="housekeeping")
+            tasks.create_task(self.expire_clients(), name="housekeeping")
             tasks.create_task(self.store.run(), name="retention")
             tasks.create_task(self.stats.run(), name="stats")
             tasks.create_task(self.lite.run(), name="lite subscriptions")
+
+    async def expire_clients(self) -> None:
+        """Close silent clients every 10 s, until cancelled."""
+        expired_seconds = self.settings.channelExpiredTimeout / 1000
+        while True:
+            await asyncio.sleep(SCAN_SECONDS)
+            self.close_silent(self.now() - expired_seconds)
+
+    def close_silent(self, heard_before: float) -> None:
+        """Remove clients without a heartbeat since this loop time, although their connection is open, and close it."""
+        silent = self.producers.remove_silent(heard_before) + self.consumers.remove_silent(heard_before)
+        for client in {client.channel: client for client in silent}.values():
+            log.warning("broker.client_expired", client_id=client.client_id, client=client.channel.address)
+            client.channel.close()
 
     def _free_of_order(self, key: OrderKey) -> None:
         """Wake pops that wait for a queue that an orderly pop had closed and that is open again."""

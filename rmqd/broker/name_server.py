@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import structlog
 
 from rmqd.broker.broker_settings import NameServerSettings
-from rmqd.broker.peer_channel import SEE_FAQ, Channel, Processors, Refusal, Reply
+from rmqd.broker.peer_channel import SEE_FAQ, Channel, Refusal, Reply
+from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.store.journal import Journal, JournalKind
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies import route_data
@@ -94,12 +95,12 @@ class _OwnView(NamedTuple):
     until: float = float("inf")
 
 
-class NameServer:
+class NameServer(RequestProcessor):
     """The name server of one broker. It reads the broker's topics directly."""
 
     def __init__(self, broker: BrokerController) -> None:
+        super().__init__(broker)
         self.settings = NameServerSettings()
-        self._broker = broker
         self._key_values = KVConfigManager(broker.journal)
         # without an id, rmqd's first member would create one, and wait for the other members
         if self._key_values.get(*CLUSTER_ID) is None:
@@ -107,25 +108,7 @@ class NameServer:
         self._own: dict[str, _OwnView] = {}
         self._now = asyncio.get_running_loop().time
 
-    def processors(self) -> Processors:
-        """Return the functions that answer requests, by request code."""
-        return {
-            RequestCode.PUT_KV_CONFIG: self.put_kv,
-            RequestCode.GET_KV_CONFIG: self.get_kv,
-            RequestCode.DELETE_KV_CONFIG: self.delete_kv,
-            RequestCode.GET_KVLIST_BY_NAMESPACE: self.kv_list,
-            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
-            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
-            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self.wipe_write_perm,
-            RequestCode.ADD_WRITE_PERM_OF_BROKER: self.add_write_perm,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
-            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_of_cluster,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
-            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
-            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_settings,
-            RequestCode.GET_NAMESRV_CONFIG: self.get_settings,
-        }
-
+    @answers(RequestCode.GET_ROUTEINFO_BY_TOPIC)
     def route(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ROUTEINFO_BY_TOPIC (105): a topic's brokers and queues, in strict JSON for clients that can read it."""
         header = headers.GetRouteInfoRequestHeader.from_ext_fields({"topic": _JAVA_NULL, **request.ext_fields})
@@ -140,16 +123,19 @@ class NameServer:
         route = route_data.TopicRouteData((queues,), (self._broker_data(),), ordered, mappings)
         return Reply(body=route.to_json(strict=strict))
 
+    @answers(RequestCode.GET_BROKER_CLUSTER_INFO)
     def cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CLUSTER_INFO (106): the brokers and clusters, one each."""
         name, cluster = self._broker.name, self._broker.settings.brokerClusterName
         return Reply(body=route_data.ClusterInfo({name: self._broker_data()}, {cluster: (name,)}).to_json())
 
+    @answers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     def topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_ALL_TOPIC_LIST_FROM_NAMESERVER (206): the names of all topics."""
         _refuse_unless(self.settings.enableAllTopicList)
         return Reply(body=route_data.TopicList(tuple(self._view())).to_json())
 
+    @answers(RequestCode.GET_TOPICS_BY_CLUSTER)
     def topics_of_cluster(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_TOPICS_BY_CLUSTER (224): the names of a cluster's topics."""
         _refuse_unless(self.settings.enableTopicList)
@@ -157,11 +143,13 @@ class NameServer:
         own = header.cluster == self._broker.settings.brokerClusterName
         return Reply(body=route_data.TopicList(tuple(self._view()) if own else ()).to_json())
 
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_SYSTEM_TOPIC_LIST_FROM_NS (304): the names of clusters and brokers, because these are also topics."""
         names = (self._broker.settings.brokerClusterName, self._broker.name)
         return Reply(body=route_data.TopicList(names, self._broker.address).to_json())
 
+    @answers(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_TOPIC_IN_NAMESRV (216): omit the topic until the broker changes it, or registers again."""
         header = headers.DeleteTopicFromNamesrvRequestHeader.from_ext_fields(request.ext_fields)
@@ -170,18 +158,21 @@ class NameServer:
             self._own[header.topic] = _OwnView(config, None, self._now() + REGISTER_SECONDS)
         return Reply()
 
+    @answers(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
         """WIPE_WRITE_PERM_OF_BROKER (205): show no topic as writeable until the broker changes the topic."""
         header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: perm & ~route_data.PERM_WRITE)
         return Reply(ext_fields=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).ext_fields())
 
+    @answers(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
         """ADD_WRITE_PERM_OF_BROKER (327): show every topic as readable and writeable, whatever its permission was."""
         header = headers.AddWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: _READ_WRITE)
         return Reply(ext_fields=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count).ext_fields())
 
+    @answers(RequestCode.PUT_KV_CONFIG)
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
         """PUT_KV_CONFIG (100): set a key of a namespace, or delete it if the request has no value."""
         header = headers.PutKVConfigRequestHeader.from_ext_fields(request.ext_fields)
@@ -191,6 +182,7 @@ class NameServer:
             self._key_values.put(header.namespace, header.key, header.value)
         return Reply()
 
+    @answers(RequestCode.GET_KV_CONFIG)
     def get_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_KV_CONFIG (101): the value of a key of a namespace."""
         header = headers.GetKVConfigRequestHeader.from_ext_fields(request.ext_fields)
@@ -199,12 +191,14 @@ class NameServer:
             raise _no_item(header.namespace, f" Key: {header.key}")
         return Reply(ext_fields=headers.GetKVConfigResponseHeader(value=value).ext_fields())
 
+    @answers(RequestCode.DELETE_KV_CONFIG)
     def delete_kv(self, channel: Channel, request: RemotingCommand) -> Reply:
         """DELETE_KV_CONFIG (102): delete a key of a namespace."""
         header = headers.DeleteKVConfigRequestHeader.from_ext_fields(request.ext_fields)
         self._key_values.delete(header.namespace, header.key)
         return Reply()
 
+    @answers(RequestCode.GET_KVLIST_BY_NAMESPACE)
     def kv_list(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_KVLIST_BY_NAMESPACE (219): all keys of a namespace with their values."""
         header = headers.GetKVListByNamespaceRequestHeader.from_ext_fields(request.ext_fields)
@@ -213,6 +207,7 @@ class NameServer:
             raise _no_item(header.namespace)
         return Reply(body=route_data.KVTable(table).to_json())
 
+    @answers(RequestCode.UPDATE_NAMESRV_CONFIG)
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_NAMESRV_CONFIG (318): change settings until the process ends."""
         values = load_properties(request.body)
@@ -223,6 +218,7 @@ class NameServer:
             log.warning("broker.settings_ignored", server="name server", settings=ignored)
         return Reply()
 
+    @answers(RequestCode.GET_NAMESRV_CONFIG)
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         return Reply(body=dump_properties(self.settings.as_properties()))
 

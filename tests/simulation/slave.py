@@ -16,8 +16,7 @@ from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.peer_channel import Answer, Channel, Processor, RemotingServer, Reply
-from rmqd.broker.processors.client_processor import ClientManageProcessor, ConnectionsProcessor, ConsumerManageProcessor
-from rmqd.broker.processors.lite_processor import LockProcessor
+from rmqd.broker.processors.client_processor import ClientProcessor
 from rmqd.broker.processors.pull_processor import PullMessageProcessor
 from rmqd.broker.processors.topic_processor import QueueEndsProcessor
 from rmqd.broker.store.message_store import Arrival, MessageStore
@@ -42,14 +41,7 @@ if TYPE_CHECKING:
 BROKER_ID: Final = 1
 SYNC_SECONDS: Final = 10.0
 """Java: SlaveSynchronize."""
-_PROCESSORS: Final = (
-    ClientManageProcessor,
-    ConnectionsProcessor,
-    ConsumerManageProcessor,
-    LockProcessor,
-    PullMessageProcessor,
-    QueueEndsProcessor,
-)
+_PROCESSORS: Final = (ClientProcessor, PullMessageProcessor, QueueEndsProcessor)
 
 
 class SlaveHabits(NamedTuple):
@@ -123,7 +115,7 @@ class Slave:
         await server.listen(self._ip, BROKER_PORT)
         self.is_up = True
         work = (
-            controller.housekeeping.run(settings.channelExpiredTimeout / 1000),
+            controller.expire_clients(),
             self._copy_often(),
             self._sync_often(),
             self._flush(),

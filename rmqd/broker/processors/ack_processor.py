@@ -5,7 +5,7 @@ Java: `AckMessageProcessor`, `ChangeInvisibleTimeProcessor`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply, refusing_with
 from rmqd.broker.pop.pop_orders import OrderKey
@@ -24,76 +24,19 @@ from rmqd.wire.lite_topic import BIND_TOPIC, queue_of
 from rmqd.wire.receipt_handle import ORDER_REVIVE_QUEUE, PopHandle
 from rmqd.wire.topics import LIGHT_QUEUE_ID
 
-if TYPE_CHECKING:
-    from rmqd.broker.controller import BrokerController
-
-
-class LiteAcks:
-    """Answers for one broker. The header's topic is the parent topic; its offset is one in the lite topic's queue."""
-
-    def __init__(self, broker: BrokerController) -> None:
-        self._broker = broker
-
-    def acknowledge(self, header: AckMessageRequestHeader) -> Reply:
-        """Acknowledge a message, and open its lite topic if it was the last one."""
-        broker, group = self._broker, header.consumer_group
-        known_topic(broker, header.topic)
-        config = broker.groups.find(group)
-        if config is None or config.attributes.get(BIND_TOPIC) != header.topic:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
-        key = self._key(header)
-        if header.offset > broker.store.max_offset(key.topic, key.queue_id):
-            raise Refusal(ResponseCode.NO_MESSAGE, "ack offset illegal.")
-        handle = PopHandle.parse(header.extra_info)
-        if header.queue_id != LIGHT_QUEUE_ID or not handle.is_orderly:
-            raise Refusal(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
-        if header.offset < (broker.offsets.get(group, key.topic, key.queue_id) or 0):
-            return Reply()
-        try:
-            following = broker.pop_order.acknowledge(key, header.offset, handle.pop_time)
-        except KeyError:
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.") from None
-        if following is not None and broker.offsets.pending_reset(group, key.topic, key.queue_id) is None:
-            broker.offsets.commit(group, key.topic, key.queue_id, following)
-        return Reply()
-
-    def hide_for_longer(self, header: ChangeInvisibleTimeRequestHeader) -> Reply:
-        """Hide a message for another time. With `suspend`, hide its whole pop, which then is not an attempt."""
-        broker, key = self._broker, self._key(header)
-        known_topic(broker, header.topic)
-        if header.offset > broker.store.max_offset(key.topic, key.queue_id):
-            return Reply(ResponseCode.NO_MESSAGE)
-        if header.offset < (broker.offsets.get(key.group, key.topic, key.queue_id) or 0):
-            return Reply()
-        handle = PopHandle.parse(header.extra_info)
-        until_ms = broker.now_ms() + header.invisible_time
-        if header.suspend:
-            broker.pop_order.suspend(key, handle.pop_time, until_ms)
-        else:
-            broker.pop_order.hide(key, header.offset, handle.pop_time, until_ms)
-        answer = ChangeInvisibleTimeResponseHeader(
-            pop_time=handle.pop_time, invisible_time=until_ms - handle.pop_time, revive_qid=handle.revive_queue_id
-        )
-        return Reply(ext_fields=answer.ext_fields())
-
-    def _key(self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader) -> OrderKey:
-        queue = queue_of(header.topic, header.lite_topic or "", self._broker.name)
-        return OrderKey(queue.topic, header.consumer_group, queue.queue_id)
+AckOrChange = AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+"""For a lite topic, the header's topic is the parent topic, and its offset is one in the lite topic's queue."""
 
 
 class AckProcessor(RequestProcessor):
     """Answers acknowledgements and changes of invisible time. Requests with an outdated handle have no effect."""
-
-    def __init__(self, broker: BrokerController) -> None:
-        super().__init__(broker)
-        self._lite = LiteAcks(broker)
 
     @answers(RequestCode.ACK_MESSAGE)
     def acknowledge(self, channel: Channel, request: RemotingCommand) -> Reply:
         """ACK_MESSAGE (200051): acknowledge one popped message."""
         header = AckMessageRequestHeader.from_ext_fields(request.ext_fields)
         if header.lite_topic:
-            return self._lite.acknowledge(header)
+            return self._acknowledge_lite(header)
         low, high = self._ends(channel, header)
         if not low <= header.offset <= high:
             remark = (
@@ -136,7 +79,7 @@ class AckProcessor(RequestProcessor):
         """
         header = ChangeInvisibleTimeRequestHeader.from_ext_fields(request.ext_fields)
         if header.lite_topic:
-            return self._lite.hide_for_longer(header)
+            return self._hide_lite(header)
         broker = self._broker
         with refusing_with(_NOTHING_HIDDEN):
             low, high = self._ends(channel, header)
@@ -157,9 +100,43 @@ class AckProcessor(RequestProcessor):
             broker.revive.hide((popped._replace(pop_time=now_ms, invisible_time=header.invisible_time),))
         return Reply(remark=NO_CODE, ext_fields=_hidden(now_ms, header.invisible_time, handle.revive_queue_id))
 
-    def _ends(
-        self, channel: Channel, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
-    ) -> tuple[int, int]:
+    def _acknowledge_lite(self, header: AckMessageRequestHeader) -> Reply:
+        """Acknowledge a message, and open its lite topic if it was the last one."""
+        broker, key = self._broker, self._lite_key(header)
+        known_topic(broker, header.topic)
+        config = broker.groups.find(key.group)
+        if config is None or config.attributes.get(BIND_TOPIC) != header.topic:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
+        if header.offset > broker.store.max_offset(key.topic, key.queue_id):
+            raise Refusal(ResponseCode.NO_MESSAGE, "ack offset illegal.")
+        handle = PopHandle.parse(header.extra_info)
+        if header.queue_id != LIGHT_QUEUE_ID or not handle.is_orderly:
+            raise Refusal(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
+        if not self._acknowledge_next(key, header.offset, handle.pop_time):
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
+        return Reply()
+
+    def _hide_lite(self, header: ChangeInvisibleTimeRequestHeader) -> Reply:
+        """Hide a message for another time. With `suspend`, hide its whole pop, which then is not an attempt."""
+        broker, key = self._broker, self._lite_key(header)
+        known_topic(broker, header.topic)
+        if header.offset > broker.store.max_offset(key.topic, key.queue_id):
+            return Reply(ResponseCode.NO_MESSAGE)
+        if header.offset < (broker.offsets.get(key.group, key.topic, key.queue_id) or 0):
+            return Reply()
+        handle = PopHandle.parse(header.extra_info)
+        until_ms = broker.now_ms() + header.invisible_time
+        if header.suspend:
+            broker.pop_order.suspend(key, handle.pop_time, until_ms)
+        else:
+            broker.pop_order.hide(key, header.offset, handle.pop_time, until_ms)
+        return Reply(ext_fields=_hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id))
+
+    def _lite_key(self, header: AckOrChange) -> OrderKey:
+        queue = queue_of(header.topic, header.lite_topic or "", self._broker.name)
+        return OrderKey(queue.topic, header.consumer_group, queue.queue_id)
+
+    def _ends(self, channel: Channel, header: AckOrChange) -> tuple[int, int]:
         """Return the ends of the request's queue. Raises Refusal."""
         config = known_topic(self._broker, header.topic)
         if not 0 <= header.queue_id < config.read_queue_nums:
@@ -168,23 +145,28 @@ class AckProcessor(RequestProcessor):
         return store.min_offset(header.topic, header.queue_id), store.max_offset(header.topic, header.queue_id)
 
     def _acknowledge_in_order(self, channel: Channel, popped: Popped) -> None:
-        broker, key = self._broker, _order_key(popped)
-        queue_of_group = popped.group, popped.topic, popped.queue_id
-        committed = broker.offsets.get(*queue_of_group)
-        old = -1 if committed is None else committed
-        if popped.offset < old:
-            return
-        try:
-            following = broker.pop_order.acknowledge(key, popped.offset, popped.pop_time)
-        except KeyError:
-            queue = "@".join(map(str, key))
+        key = _order_key(popped)
+        if not self._acknowledge_next(key, popped.offset, popped.pop_time):
+            committed = self._broker.offsets.get(popped.group, popped.topic, popped.queue_id)
+            queue, old = "@".join(map(str, key)), -1 if committed is None else committed
             remark = f"offset is illegal, key:{queue}, old:{old}, commit:{popped.offset}, next:-1, /{channel.address}"
-            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark) from None
-        if following is not None and broker.offsets.pending_reset(*queue_of_group) is None:
-            broker.offsets.commit(*queue_of_group, following)
+            raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+    def _acknowledge_next(self, key: OrderKey, offset: int, pop_time: int) -> bool:
+        """Acknowledge a message of an orderly pop, and commit the new offset. Returns False if it was not popped."""
+        offsets, queue = self._broker.offsets, (key.group, key.topic, key.queue_id)
+        if offset < (offsets.get(*queue) or 0):
+            return True
+        try:
+            following = self._broker.pop_order.acknowledge(key, offset, pop_time)
+        except KeyError:
+            return False
+        if following is not None and offsets.pending_reset(*queue) is None:
+            offsets.commit(*queue, following)
+        return True
 
 
-def _popped(header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader, handle: PopHandle) -> Popped:
+def _popped(header: AckOrChange, handle: PopHandle) -> Popped:
     return Popped(
         header.topic, header.consumer_group, header.queue_id, header.offset, handle.pop_time, handle.invisible_time
     )

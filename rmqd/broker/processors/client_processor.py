@@ -1,12 +1,12 @@
-"""Requests of clients about themselves: heartbeats, subscriptions, members and offsets.
+"""Requests of clients about themselves: heartbeats, subscriptions, members, offsets and locks of queues.
 
-Java: `ClientManageProcessor`, `ConsumerManageProcessor`, and `AdminBrokerProcessor` for the lists of connections.
+Java: `ClientManageProcessor`, `ConsumerManageProcessor`, and `AdminBrokerProcessor` for lists of connections and locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from rmqd.broker.filter.message_filter import compiled, is_tag_type
 from rmqd.broker.filter.sql_condition import ExpressionError
@@ -14,6 +14,7 @@ from rmqd.broker.member_registry import ClientChannel
 from rmqd.broker.peer_channel import Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.processors.pull_processor import no_property_filter
+from rmqd.broker.topic_registry import UNIT_SUB
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies import group_bodies
@@ -29,11 +30,8 @@ if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
 
 
-_HAS_UNIT_SUB: Final = 2  # Java: TopicSysFlag.FLAG_UNIT_SUB
-
-
-class ClientManageProcessor(RequestProcessor):
-    """Answers heartbeats and unregistrations."""
+class ClientProcessor(RequestProcessor):
+    """Answers clients about their groups, and other requests about members and subscriptions."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -82,30 +80,6 @@ class ClientManageProcessor(RequestProcessor):
             notify = config is None or config.notify_consumer_ids_changed_enable
             broker.consumers.unregister(header.consumer_group, channel, notify=notify)
         return Reply()
-
-    def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
-        """Return whether the group's subscriptions differ. If so, the client sends all of them next time."""
-        known = self._fingerprints.get(group)
-        self._fingerprints[group] = fingerprint
-        return known not in (None, fingerprint)
-
-    def _make_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
-        topics = self._broker.topics
-        configs = [topics.get(one.topic) for one in consumer.subscription_data_set]
-        topics.create_in_send_back(
-            retry_topic(consumer.group_name),
-            queues,
-            order=any(config is not None and config.order for config in configs),
-            topic_sys_flag=_HAS_UNIT_SUB if consumer.unit_mode else 0,
-        )
-
-    def _closed(self, channel: Channel) -> None:
-        self._broker.producers.channel_closed(channel)
-        self._broker.consumers.channel_closed(channel)
-
-
-class ConnectionsProcessor(RequestProcessor):
-    """Answers which clients are connected, and which topics groups subscribe to."""
 
     @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
     def consumers(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -177,14 +151,6 @@ class ConnectionsProcessor(RequestProcessor):
         data = None if info is None or header.topic is None else info.subscriptions.get(header.topic)
         return Reply(body=group_bodies.QuerySubscriptionResponseBody(header.group, header.topic, data).to_json())
 
-
-def _connection(client: ClientChannel) -> Connection:
-    return Connection(client.client_id, client.channel.address, client.language.name, client.version)
-
-
-class ClientConfigProcessor(RequestProcessor):
-    """Checks the SQL92 condition of a subscription."""
-
     @answers(RequestCode.CHECK_CLIENT_CONFIG)
     def check(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CHECK_CLIENT_CONFIG (46): reject a condition that cannot be parsed."""
@@ -201,10 +167,6 @@ class ClientConfigProcessor(RequestProcessor):
         except ExpressionError as error:
             raise Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
         return Reply()
-
-
-class ConsumerManageProcessor(RequestProcessor):
-    """Answers members' requests about their group: its members and offsets."""
 
     @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -248,10 +210,48 @@ class ConsumerManageProcessor(RequestProcessor):
         broker.offsets.commit(group, topic, queue_id, offset)
         return Reply()
 
+    @answers(RequestCode.LOCK_BATCH_MQ)
+    def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """LOCK_BATCH_MQ (41): lock queues. Queues that are missing from the response belong to another member."""
+        body = group_bodies.LockBatchRequestBody.from_json(request.body)
+        got = self._broker.locks.lock(body.consumer_group, body.client_id, body.queues)
+        return Reply(body=group_bodies.LockBatchResponseBody(got).to_json())
+
+    @answers(RequestCode.UNLOCK_BATCH_MQ)
+    def unlock(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UNLOCK_BATCH_MQ (42): unlock the queues that the client owns."""
+        body = group_bodies.LockBatchRequestBody.from_json(request.body)
+        self._broker.locks.unlock(body.consumer_group, body.client_id, body.queues)
+        return Reply()
+
+    def _fingerprint_changed(self, group: str, fingerprint: int) -> bool:
+        """Return whether the group's subscriptions differ. If so, the client sends all of them next time."""
+        known = self._fingerprints.get(group)
+        self._fingerprints[group] = fingerprint
+        return known not in (None, fingerprint)
+
+    def _make_retry_topic(self, consumer: ConsumerData, queues: int) -> None:
+        topics = self._broker.topics
+        configs = [topics.get(one.topic) for one in consumer.subscription_data_set]
+        topics.create_in_send_back(
+            retry_topic(consumer.group_name),
+            queues,
+            order=any(config is not None and config.order for config in configs),
+            topic_sys_flag=UNIT_SUB if consumer.unit_mode else 0,
+        )
+
+    def _closed(self, channel: Channel) -> None:
+        self._broker.producers.channel_closed(channel)
+        self._broker.consumers.channel_closed(channel)
+
     def _has_first_message(self, topic: str, queue_id: int) -> bool:
         """Return whether the queue still has its first message. RocketMQ also checks that this message is in memory."""
         queue = self._broker.store.queue(topic, queue_id)
         return queue is not None and queue.min_offset == 0 and queue.max_offset > 0
+
+
+def _connection(client: ClientChannel) -> Connection:
+    return Connection(client.client_id, client.channel.address, client.language.name, client.version)
 
 
 def _number(fields: Mapping[str, str], name: str, remark: str) -> int:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
 from rmqd.broker.consumer_registry import validate_group
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
-from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.broker.processors.processor_base import RequestProcessor, answers, is_current
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
-from rmqd.wire import fields, loose_json
+from rmqd.wire import loose_json
 from rmqd.wire.bodies.config_bodies import (
     GroupForbidden,
     SetMessageRequestModeRequestBody,
@@ -20,17 +20,18 @@ from rmqd.wire.bodies.config_bodies import (
     TopicConfig,
 )
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
-from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import group_headers
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 _MAX_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
+_UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
+_ALL_QUEUES: Final = -1
 
 
-class GroupAdminProcessor(RequestProcessor):
-    """Answers administrators about consumer groups."""
+class GroupProcessor(RequestProcessor):
+    """Answers administrators about consumer groups, and about resets and copies of their offsets."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
     def update(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -56,7 +57,7 @@ class GroupAdminProcessor(RequestProcessor):
         table, total, forbidden = groups.all(), len(groups.all()), groups.forbidden_table()
         if (header.group_seq, header.data_version, header.max_group_num) != (None, None, None):
             most = _MAX_GROUPS if header.max_group_num is None else min(header.max_group_num, _MAX_GROUPS)
-            begin = (header.group_seq or 0) if self._is_current(header.data_version) else 0
+            begin = (header.group_seq or 0) if is_current(header.data_version, groups.data_version) else 0
             table = dict(islice(sorted(table.items()), begin, begin + most))
             forbidden = {group: topics for group, topics in forbidden.items() if group in table}
         fields = group_headers.GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
@@ -115,29 +116,6 @@ class GroupAdminProcessor(RequestProcessor):
             table.setdefault(mode.topic, {})[mode.consumer_group] = mode.to_dict()
         return Reply(body=loose_json.dumps({"messageRequestModeMap": table}))
 
-    def _update(self, configs: Iterable[SubscriptionGroupConfig]) -> None:
-        configs = tuple(configs)
-        for config in configs:
-            wrong = validate_group(config.group_name)
-            if wrong is not None:
-                raise Refusal(ResponseCode.INVALID_PARAMETER, wrong)
-        for config in configs:
-            self._broker.groups.update(config)
-
-    def _is_current(self, data_version: str | None) -> bool:
-        if not data_version:
-            return False
-        version = fields.as_object(loose_json.loads(data_version), "a data version")
-        return DataVersion.from_dict(version) == self._broker.groups.data_version
-
-
-_UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
-_ALL_QUEUES: Final = -1
-
-
-class OffsetAdminProcessor(RequestProcessor):
-    """Answers administrators about groups' offsets: resets and copies."""
-
     @answers(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
     def reset(self, channel: Channel, request: RemotingCommand) -> Reply:
         """INVOKE_BROKER_TO_RESET_OFFSET (222): reset here, or by a push to members (useServerSideResetOffset)."""
@@ -157,6 +135,14 @@ class OffsetAdminProcessor(RequestProcessor):
             if broker.topics.get(topic) is not None and subscribed:
                 broker.offsets.clone(header.src_group, header.dest_group, topic)
         return Reply()
+
+    def _update(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
+        for config in configs:
+            wrong = validate_group(config.group_name)
+            if wrong is not None:
+                raise Refusal(ResponseCode.INVALID_PARAMETER, wrong)
+        for config in configs:
+            self._broker.groups.update(config)
 
     def _reset_here(self, header: group_headers.ResetOffsetRequestHeader) -> Reply:
         broker, topic, group = self._broker, header.topic, header.group

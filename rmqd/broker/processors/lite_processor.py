@@ -1,7 +1,4 @@
-"""Subscriptions to lite topics, pops of them, and the locks of queues.
-
-Java: `LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`, `AdminBrokerProcessor`.
-"""
+"""Subscriptions to lite topics, and pops of them (`LiteSubscriptionCtlProcessor`, `PopLiteMessageProcessor`)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from rmqd.broker.processors.pop_processor import LATE_MS, from_legal_offset, sta
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE
-from rmqd.wire.bodies.group_bodies import LockBatchRequestBody, LockBatchResponseBody
 from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionCtlRequestBody
 from rmqd.wire.bodies.pop_bodies import LiteSubscriptionAction as Action
 from rmqd.wire.bodies.route_data import PERM_READ
@@ -147,21 +143,3 @@ def _take(broker: BrokerController, header: PopLiteMessageRequestHeader, now_ms:
             tries += [counts.tries(_QUEUE, one) for one in offsets]
             broker.stats.pulled(group, header.topic, len(found.records), sum(map(len, found.records)))
     return records, tries
-
-
-class LockProcessor(RequestProcessor):
-    """Locks and unlocks queues."""
-
-    @answers(RequestCode.LOCK_BATCH_MQ)
-    def lock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """LOCK_BATCH_MQ (41): lock queues. Queues that are missing from the response belong to another member."""
-        body = LockBatchRequestBody.from_json(request.body)
-        got = self._broker.locks.lock(body.consumer_group, body.client_id, body.queues)
-        return Reply(body=LockBatchResponseBody(got).to_json())
-
-    @answers(RequestCode.UNLOCK_BATCH_MQ)
-    def unlock(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UNLOCK_BATCH_MQ (42): unlock the queues that the client owns."""
-        body = LockBatchRequestBody.from_json(request.body)
-        self._broker.locks.unlock(body.consumer_group, body.client_id, body.queues)
-        return Reply()

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rmqd.broker.peer_channel import Processors
 from rmqd.codes import RequestCode
+from rmqd.wire import loose_json
+from rmqd.wire.bodies.json_body import DataVersion
+from rmqd.wire.fields import as_object
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
@@ -23,6 +26,11 @@ def answers(*codes: RequestCode) -> Callable[[Method], Method]:
         return method
 
     return mark
+
+
+def is_current(text: str | None, version: DataVersion) -> bool:
+    """Return whether a client's earlier pages of a table are from its current version."""
+    return bool(text) and DataVersion.from_dict(as_object(loose_json.loads(text or ""), "a data version")) == version
 
 
 class RequestProcessor:

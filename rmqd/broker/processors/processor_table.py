@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING
 
 from rmqd.broker.processors.ack_processor import AckProcessor
 from rmqd.broker.processors.assignment_processor import QueryAssignmentProcessor
-from rmqd.broker.processors.client_processor import (
-    ClientConfigProcessor,
-    ClientManageProcessor,
-    ConnectionsProcessor,
-    ConsumerManageProcessor,
-)
-from rmqd.broker.processors.group_processor import GroupAdminProcessor, OffsetAdminProcessor
-from rmqd.broker.processors.lite_processor import LiteProcessor, LockProcessor
+from rmqd.broker.processors.client_processor import ClientProcessor
+from rmqd.broker.processors.group_processor import GroupProcessor
+from rmqd.broker.processors.lite_processor import LiteProcessor
 from rmqd.broker.processors.pop_polling import PopPollingProcessor
 from rmqd.broker.processors.pop_processor import PopMessageProcessor
 from rmqd.broker.processors.pull_processor import PullMessageProcessor
-from rmqd.broker.processors.query_processor import QueryMessageProcessor, RecallProcessor
-from rmqd.broker.processors.send_processor import SendBackProcessor, SendMessageProcessor
-from rmqd.broker.processors.stats_processor import OperatorProcessor, RuntimeProcessor, StatsProcessor
-from rmqd.broker.processors.topic_processor import QueueEndsProcessor, StaticTopicProcessor, TopicAdminProcessor
+from rmqd.broker.processors.query_processor import QueryProcessor
+from rmqd.broker.processors.send_processor import SendProcessor
+from rmqd.broker.processors.stats_processor import StatsProcessor
+from rmqd.broker.processors.topic_processor import QueueEndsProcessor, TopicProcessor
 
 if TYPE_CHECKING:
     from rmqd.broker.controller import BrokerController
@@ -30,28 +25,18 @@ if TYPE_CHECKING:
 
 ALL = (
     AckProcessor,
-    ClientConfigProcessor,
-    ClientManageProcessor,
-    ConnectionsProcessor,
-    ConsumerManageProcessor,
-    GroupAdminProcessor,
+    ClientProcessor,
+    GroupProcessor,
     LiteProcessor,
-    LockProcessor,
-    OffsetAdminProcessor,
-    OperatorProcessor,
     PopMessageProcessor,
     PopPollingProcessor,
     PullMessageProcessor,
     QueryAssignmentProcessor,
-    QueryMessageProcessor,
+    QueryProcessor,
     QueueEndsProcessor,
-    RecallProcessor,
-    RuntimeProcessor,
-    SendBackProcessor,
-    SendMessageProcessor,
-    StaticTopicProcessor,
+    SendProcessor,
     StatsProcessor,
-    TopicAdminProcessor,
+    TopicProcessor,
 )
 
 

@@ -93,9 +93,9 @@ class PullMessageProcessor(RequestProcessor):
         """Return the group and the topic of a pull. Raises Refusal if the group must not read this queue."""
         broker, settings = self._broker, self._broker.settings
         if not settings.brokerPermission & PERM_READ:
-            raise _Forbidden(_Forbidden.BROKER, f"the broker[{self._ip}] pulling message is forbidden")
+            raise _Forbidden(_Forbidden.BROKER, f"the broker[{broker.host}] pulling message is forbidden")
         if request.code == RequestCode.LITE_PULL_MESSAGE and not settings.litePullMessageEnable:
-            raise _Forbidden(_Forbidden.BROKER, f"the broker[{self._ip}] for lite pull consumer is forbidden")
+            raise _Forbidden(_Forbidden.BROKER, f"the broker[{broker.host}] for lite pull consumer is forbidden")
         group_config = broker.groups.find(header.consumer_group)
         if group_config is None:
             raise Refusal(
@@ -176,10 +176,6 @@ class PullMessageProcessor(RequestProcessor):
             low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
             return GetResult(Status.OFFSET_RESET, reset, low, high, [])
         return broker.store.get(topic, queue_id, header.queue_offset, header.max_msg_nums, wanted)
-
-    @property
-    def _ip(self) -> str:
-        return self._broker.address.rpartition(":")[0]
 
 
 def no_property_filter(expression_type: str) -> str:

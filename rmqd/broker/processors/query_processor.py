@@ -32,10 +32,16 @@ MAX_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
 MOST: Final = 64  # Java: maxMsgsNumBatch
 TAG_INDEX: Final = "T"
 _AT_ONCE: Final = 1000  # records checked in one turn of the loop, in about a millisecond
+_TAG: Final = "_RECALL_TAG_"
+_FIELDS: Final = {names.MSG_REGION: REGION}
+"""Ext fields of all responses to recalls, including refusals."""
 
 
-class QueryMessageProcessor(RequestProcessor):
-    """Answers queries by scanning a topic's records, newest first. An index would slow down every send."""
+class QueryProcessor(RequestProcessor):
+    """Answers queries by scanning a topic's records, newest first. An index would slow down every send.
+
+    A recall is a timer message itself, due in the same second as the message that it recalls.
+    """
 
     @answers(RequestCode.QUERY_MESSAGE)
     async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -62,40 +68,6 @@ class QueryMessageProcessor(RequestProcessor):
         if record is None:
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         return Reply(body=record)
-
-    async def _find(
-        self, header: QueryMessageRequestHeader, has_key: Callable[[Mapping[str, str], str], bool], most: int
-    ) -> list[bytes]:
-        store, key = self._broker.store, header.key.encode()
-        found: list[bytes] = []
-        queues = store.queues(header.topic).values()
-        stored = (queue.newest_first(header.begin_timestamp, header.end_timestamp) for queue in queues)
-        for looked_at, offset in enumerate(merge(*stored, reverse=True)):
-            if len(found) >= most:
-                break
-            if looked_at % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
-            record = store.record(offset)  # None if retention deleted it between two turns
-            if record is not None and key in record and has_key(decode_record(record).properties, header.key):
-                found.append(record)
-        return found
-
-
-def _keyed(properties: Mapping[str, str], key: str) -> bool:
-    return properties.get(names.UNIQ_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
-
-
-def _tagged(properties: Mapping[str, str], tag: str) -> bool:
-    return properties.get(names.TAGS) == tag
-
-
-_TAG: Final = "_RECALL_TAG_"
-_FIELDS: Final = {names.MSG_REGION: REGION}
-"""Ext fields of all responses, including refusals."""
-
-
-class RecallProcessor(RequestProcessor):
-    """Answers recalls. A recall is a timer message itself, due in the same second as the message that it recalls."""
 
     @answers(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -124,6 +96,23 @@ class RecallProcessor(RequestProcessor):
             remark=NO_CODE, ext_fields=_FIELDS | RecallMessageResponseHeader(msg_id=handle.msg_id).ext_fields()
         )
 
+    async def _find(
+        self, header: QueryMessageRequestHeader, has_key: Callable[[Mapping[str, str], str], bool], most: int
+    ) -> list[bytes]:
+        store, key = self._broker.store, header.key.encode()
+        found: list[bytes] = []
+        queues = store.queues(header.topic).values()
+        stored = (queue.newest_first(header.begin_timestamp, header.end_timestamp) for queue in queues)
+        for looked_at, offset in enumerate(merge(*stored, reverse=True)):
+            if len(found) >= most:
+                break
+            if looked_at % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+            record = store.record(offset)  # None if retention deleted it between two turns
+            if record is not None and key in record and has_key(decode_record(record).properties, header.key):
+                found.append(record)
+        return found
+
     def _handle(self, header: RecallMessageRequestHeader) -> RecallHandle:
         """Return the handle of a request if its message can still be recalled. Raises Refusal."""
         broker = self._broker
@@ -138,6 +127,14 @@ class RecallProcessor(RequestProcessor):
         if not 0 < handle.deliver_at_ms - broker.now_ms() < broker.settings.timerMaxDelaySec * 1000:
             raise _failed(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
         return handle
+
+
+def _keyed(properties: Mapping[str, str], key: str) -> bool:
+    return properties.get(names.UNIQ_KEY) == key or key in properties.get(names.KEYS, "").split(" ")
+
+
+def _tagged(properties: Mapping[str, str], tag: str) -> bool:
+    return properties.get(names.TAGS) == tag
 
 
 def _failed(code: ResponseCode, why: str) -> Refusal:

@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 
 REGION: Final = "DefaultRegion"  # Java: regionId
 DLQ_QUEUES: Final = 1
+FIRST_DELAY_LEVEL: Final = 3
 _FIELDS: Final = {names.MSG_REGION: REGION, names.TRACE_ON: "true"}
 """Ext fields of all responses to sends, including refusals; properties of all records except members of a batch."""
 _MAX_V1_TOPIC: Final = 127
 
 
-class SendMessageProcessor(RequestProcessor):
-    """Answers sends. Messages of transactions are rejected, because this broker cannot commit them."""
+class SendProcessor(RequestProcessor):
+    """Answers sends and send-backs. Messages of transactions are rejected, because this broker cannot commit them."""
 
     def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
@@ -68,6 +69,47 @@ class SendMessageProcessor(RequestProcessor):
         except Refusal as refusal:
             return Reply(refusal.code, refusal.remark, _FIELDS)
 
+    @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
+    def send_back(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """CONSUMER_SEND_MSG_BACK (36): store a message again, as a delayed retry or as a dead letter.
+
+        The commit log offset identifies the message; its other fields are ignored.
+        """
+        header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)
+        broker, group = self._broker, header.group
+        config = broker.groups.find(group)
+        if config is None:
+            remark = f"subscription group not exist, {group} {SEE_FAQ}"
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        if not broker.settings.brokerPermission & PERM_WRITE:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._broker.host}] sending message is forbidden")
+        if config.retry_queue_nums <= 0:
+            return Reply()
+        topic = retry_topic(group)
+        topic_config = broker.topics.create_in_send_back(
+            topic, config.retry_queue_nums, READ_WRITE, UNIT_SUB if header.unit_mode else 0
+        )
+        if not topic_config.perm & PERM_WRITE:
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
+        record = broker.store.record(header.offset)
+        if record is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        most = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
+        message = decode_record(record)
+        if message.sys_flag & names.INNER_BATCH:  # a retry topic has no queues for batches
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
+        queue_id, level = random.randrange(config.retry_queue_nums), header.delay_level
+        if message.reconsume_times >= most or level < 0:
+            topic, queue_id, level = dlq_topic(group), 0, 0
+            broker.topics.create_in_send_back(topic, DLQ_QUEUES)
+        elif level == 0:
+            level = FIRST_DELAY_LEVEL + message.reconsume_times
+        try:
+            broker.schedule.put(_again(message, topic, queue_id, level))
+        except InvalidMessageError:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED") from None
+        return Reply()
+
     def _send_one(
         self, channel: Channel, request: RemotingCommand, header: ReceivedSendHeader, config: TopicConfig, body: bytes
     ) -> Reply:
@@ -90,17 +132,7 @@ class SendMessageProcessor(RequestProcessor):
             properties[names.UNIQ_KEY] = self._unique_keys.next(broker.clock.wall())
         properties[names.CLUSTER] = broker.settings.brokerClusterName
         self._check(header, properties, topic, body)
-        message = StoredMessage(
-            topic=topic,
-            body=body,
-            queue_id=queue_id,
-            flag=header.flag,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            born_host=channel.address,
-            reconsume_times=header.reconsume_times,
-            properties=properties,
-        )
+        message = _received(channel, header, topic, queue_id, body, properties)
         stored = broker.schedule.put(message)
         reply = SendMessageResponseHeader(
             msg_id=offset_message_id(self._store_host, stored.result.commit_log_offset),
@@ -127,22 +159,11 @@ class SendMessageProcessor(RequestProcessor):
         members = decode_batch(body)
         if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE and names.UNIQ_KEY in properties:
             return self._store_as_one(channel, header, body, queue_id, len(members))
-        stored = [
-            self._broker.store.put(
-                StoredMessage(
-                    topic=topic,
-                    body=member.body,
-                    queue_id=queue_id,
-                    flag=member.flag,
-                    sys_flag=header.sys_flag,
-                    born_timestamp=header.born_timestamp,
-                    born_host=channel.address,
-                    reconsume_times=header.reconsume_times,
-                    properties=member.properties,
-                )
-            )
+        messages = (
+            replace(_received(channel, header, topic, queue_id, member.body, member.properties), flag=member.flag)
             for member in members
-        ]
+        )
+        stored = [self._broker.store.put(message) for message in messages]
         reply = SendMessageResponseHeader(
             msg_id=",".join(offset_message_id(self._store_host, one.commit_log_offset) for one in stored),
             queue_id=queue_id,
@@ -158,20 +179,9 @@ class SendMessageProcessor(RequestProcessor):
         properties = names.parse_properties(header.properties)
         unique_key = properties[names.UNIQ_KEY]
         properties |= _FIELDS | {names.CLUSTER: self._broker.settings.brokerClusterName, names.INNER_NUM: str(members)}
-        stored = self._broker.store.put(
-            StoredMessage(
-                topic=header.topic,
-                body=body,
-                queue_id=queue_id,
-                flag=header.flag,
-                sys_flag=header.sys_flag | names.NEED_UNWRAP | names.INNER_BATCH,
-                born_timestamp=header.born_timestamp,
-                born_host=channel.address,
-                reconsume_times=header.reconsume_times,
-                properties=properties,
-            ),
-            members=members,
-        )
+        message = _received(channel, header, header.topic, queue_id, body, properties)
+        flags = header.sys_flag | names.NEED_UNWRAP | names.INNER_BATCH
+        stored = self._broker.store.put(replace(message, sys_flag=flags), members=members)
         reply = SendMessageResponseHeader(
             msg_id=offset_message_id(self._store_host, stored.commit_log_offset),
             queue_id=queue_id,
@@ -187,7 +197,7 @@ class SendMessageProcessor(RequestProcessor):
         config = topics.get(topic)
         if config is not None and config.order and not self._broker.settings.brokerPermission & PERM_WRITE:
             # a topic without write permission accepts messages anyway, because only the route shows the permission
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._host}] sending message is forbidden")
+            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._broker.host}] sending message is forbidden")
         if config is None and (fault := fault_of_topic(topic)):
             raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         if topic in NOT_ALLOWED_SEND_TOPICS:
@@ -231,7 +241,7 @@ class SendMessageProcessor(RequestProcessor):
         else:
             transactional = header.sys_flag & names.TRANSACTION_MASK not in (0, names.TRANSACTION_COMMIT)
         if transactional:
-            remark = f"the broker[{self._host}] sending transaction message is forbidden"
+            remark = f"the broker[{self._broker.host}] sending transaction message is forbidden"
             raise Refusal(ResponseCode.NO_PERMISSION, remark)
         if (
             len(body) > self._broker.settings.maxMessageSize
@@ -257,10 +267,6 @@ class SendMessageProcessor(RequestProcessor):
             _FIELDS,
         )
 
-    @property
-    def _host(self) -> str:
-        return self._broker.address.rpartition(":")[0]
-
 
 def _queue(header: ReceivedSendHeader, config: TopicConfig) -> int:
     """Return the queue to store in; the broker chooses if the id is negative. Raises ProtocolError if unknown."""
@@ -283,50 +289,21 @@ def _written(config: TopicConfig) -> str:
     )
 
 
-FIRST_DELAY_LEVEL: Final = 3
-
-
-class SendBackProcessor(RequestProcessor):
-    """Stores a message that was sent back again: as a delayed retry, or as a dead letter."""
-
-    @answers(RequestCode.CONSUMER_SEND_MSG_BACK)
-    def send_back(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """CONSUMER_SEND_MSG_BACK (36). The commit log offset identifies the message; its other fields are ignored."""
-        header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)
-        broker, group = self._broker, header.group
-        config = broker.groups.find(group)
-        if config is None:
-            remark = f"subscription group not exist, {group} {SEE_FAQ}"
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-        if not broker.settings.brokerPermission & PERM_WRITE:
-            host = broker.address.rpartition(":")[0]
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{host}] sending message is forbidden")
-        if config.retry_queue_nums <= 0:
-            return Reply()
-        topic = retry_topic(group)
-        topic_config = broker.topics.create_in_send_back(
-            topic, config.retry_queue_nums, READ_WRITE, UNIT_SUB if header.unit_mode else 0
-        )
-        if not topic_config.perm & PERM_WRITE:
-            raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] sending message is forbidden")
-        record = broker.store.record(header.offset)
-        if record is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        most = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
-        message = decode_record(record)
-        if message.sys_flag & names.INNER_BATCH:  # a retry topic has no queues for batches
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "MESSAGE_ILLEGAL")
-        queue_id, level = random.randrange(config.retry_queue_nums), header.delay_level
-        if message.reconsume_times >= most or level < 0:
-            topic, queue_id, level = dlq_topic(group), 0, 0
-            broker.topics.create_in_send_back(topic, DLQ_QUEUES)
-        elif level == 0:
-            level = FIRST_DELAY_LEVEL + message.reconsume_times
-        try:
-            broker.schedule.put(_again(message, topic, queue_id, level))
-        except InvalidMessageError:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED") from None
-        return Reply()
+def _received(
+    channel: Channel, header: ReceivedSendHeader, topic: str, queue_id: int, body: bytes, properties: Mapping[str, str]
+) -> StoredMessage:
+    """Return the message of a send."""
+    return StoredMessage(
+        topic=topic,
+        body=body,
+        queue_id=queue_id,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_timestamp=header.born_timestamp,
+        born_host=channel.address,
+        reconsume_times=header.reconsume_times,
+        properties=properties,
+    )
 
 
 def _again(message: StoredMessage, topic: str, queue_id: int, level: int) -> StoredMessage:

@@ -37,19 +37,18 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-STATUS_SECONDS: Final = 5.0
+STATUS_SECONDS: Final = 5.0  # timeouts for members
 CALL_SECONDS: Final = 10.0
+_PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
+_NO_TIME: Final = -1
 
 
-class OperatorProcessor(RequestProcessor):
-    """Forwards operators' requests to members, and returns the responses. The arguments are timeouts for members."""
+class StatsProcessor(RequestProcessor):
+    """Answers operators: with the responses of members, settings, offsets, times and rates."""
 
-    def __init__(
-        self, broker: BrokerController, *, status_seconds: float = STATUS_SECONDS, call_seconds: float = CALL_SECONDS
-    ) -> None:
+    def __init__(self, broker: BrokerController) -> None:
         super().__init__(broker)
-        self._status_seconds = status_seconds
-        self._call_seconds = call_seconds
+        self._version = DataVersion(timestamp=int(broker.clock.wall() * 1000))
 
     @answers(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     async def consumer_status(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -93,45 +92,6 @@ class OperatorProcessor(RequestProcessor):
             raise Refusal(ResponseCode.SYSTEM_ERROR, f"no message has the offset id {header.msg_id}")
         return await self._relay(request, header.consumer_group, header.client_id or "", fields, record)
 
-    async def _relay(
-        self, request: RemotingCommand, group: str, client_id: str, fields: Mapping[str, str], body: bytes = b""
-    ) -> Reply:
-        """Forward a request to a member. Returns its response unchanged."""
-        client = self._broker.consumers.find_client(group, client_id)
-        if client is None:
-            raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
-        try:
-            reply = await client.channel.call(request.code, fields, body, timeout_seconds=self._call_seconds)
-        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ also waits for a member that leaves
-            remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
-            raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
-        return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
-
-    async def _held_offsets(
-        self, client: ClientChannel, question: group_headers.GetConsumerStatusRequestHeader
-    ) -> Mapping[MessageQueue, int] | None:
-        try:
-            reply = await client.channel.call(
-                question.code, question.ext_fields(), timeout_seconds=self._status_seconds
-            )
-            if reply.code != ResponseCode.SUCCESS or not reply.body:
-                return None
-            return GetConsumerStatusBody.from_json(reply.body).message_queue_table
-        except (RemotingTimeoutError, RemotingClosedError, ProtocolError) as error:
-            log.warning("broker.member_silent", client_id=client.client_id, code=int(question.code), error=str(error))
-            return None
-
-
-_PROTECTED: Final = frozenset({"configBlackList", "brokerConfigPath"})
-
-
-class RuntimeProcessor(RequestProcessor):
-    """Answers requests about settings, runtime figures and cleaning."""
-
-    def __init__(self, broker: BrokerController) -> None:
-        super().__init__(broker)
-        self._version = DataVersion(timestamp=int(broker.clock.wall() * 1000))
-
     @answers(RequestCode.UPDATE_BROKER_CONFIG)
     def update_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """UPDATE_BROKER_CONFIG (25): change settings until the broker stops. Unknown ones are ignored and logged."""
@@ -172,13 +132,6 @@ class RuntimeProcessor(RequestProcessor):
     def clean_unused_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """CLEAN_UNUSED_TOPIC (316): do nothing, because the queues of a topic are deleted together with the topic."""
         return Reply()
-
-
-_NO_TIME: Final = -1
-
-
-class StatsProcessor(RequestProcessor):
-    """Answers requests about offsets, times and rates."""
 
     @answers(RequestCode.GET_TOPIC_STATS_INFO)
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -274,6 +227,32 @@ class StatsProcessor(RequestProcessor):
             queue.min_offset, queue.max_offset, tuple(entries), subscription, filter_data
         )
         return Reply(remark=NO_CODE, body=body.to_json())
+
+    async def _relay(
+        self, request: RemotingCommand, group: str, client_id: str, fields: Mapping[str, str], body: bytes = b""
+    ) -> Reply:
+        """Forward a request to a member. Returns its response unchanged."""
+        client = self._broker.consumers.find_client(group, client_id)
+        if client is None:
+            raise Refusal(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+        try:
+            reply = await client.channel.call(request.code, fields, body, timeout_seconds=CALL_SECONDS)
+        except (RemotingTimeoutError, RemotingClosedError) as error:  # RocketMQ also waits for a member that leaves
+            remark = f"consumer <{group}> <{client_id}> Timeout: {error}"
+            raise Refusal(ResponseCode.CONSUME_MSG_TIMEOUT, remark) from None
+        return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
+
+    async def _held_offsets(
+        self, client: ClientChannel, question: group_headers.GetConsumerStatusRequestHeader
+    ) -> Mapping[MessageQueue, int] | None:
+        try:
+            reply = await client.channel.call(question.code, question.ext_fields(), timeout_seconds=STATUS_SECONDS)
+            if reply.code != ResponseCode.SUCCESS or not reply.body:
+                return None
+            return GetConsumerStatusBody.from_json(reply.body).message_queue_table
+        except (RemotingTimeoutError, RemotingClosedError, ProtocolError) as error:
+            log.warning("broker.member_silent", client_id=client.client_id, code=int(question.code), error=str(error))
+            return None
 
     def _topic(self, topic: str) -> TopicConfig:
         config = self._broker.topics.get(topic)

@@ -7,7 +7,7 @@ from typing import Final
 
 from rmqd.broker.broker_settings import TopicAttributeError, altered, parse_attributes
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
-from rmqd.broker.processors.processor_base import RequestProcessor, answers
+from rmqd.broker.processors.processor_base import RequestProcessor, answers, is_current
 from rmqd.broker.topic_registry import fault_of_topic, is_reserved, reserved_topics
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import loose_json
@@ -31,8 +31,8 @@ _PAGE: Final = 2000  # Java: splitMetadataSize
 _DONE: Final = Reply(remark=NO_CODE)
 
 
-class TopicAdminProcessor(RequestProcessor):
-    """Answers administrators' requests about topics."""
+class TopicProcessor(RequestProcessor):
+    """Answers administrators' requests about topics and static topics."""
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC)
     def create(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -45,17 +45,7 @@ class TopicAdminProcessor(RequestProcessor):
             changes = parse_attributes(header.attributes or "")
         except TopicAttributeError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        config = TopicConfig(
-            topic_name=header.topic,
-            read_queue_nums=header.read_queue_nums,
-            write_queue_nums=header.write_queue_nums,
-            perm=header.perm,
-            topic_filter_type=header.topic_filter_type,
-            topic_sys_flag=header.topic_sys_flag or 0,
-            order=header.order,
-            attributes=changes,
-        )
-        self._put(self._checked(config))
+        self._put(self._checked(replace(_config_of(header, changes), order=header.order)))
         return _DONE
 
     @answers(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST)
@@ -104,7 +94,7 @@ class TopicAdminProcessor(RequestProcessor):
         topics, version = broker.topics.all(), DataVersion(broker.topics.revision, int(broker.booted_at * 1000))
         shown = topics
         if (header.topic_seq, header.data_version, header.max_topic_num) != (None, None, None):
-            first = header.topic_seq or 0 if _same(header.data_version, version) else 0
+            first = header.topic_seq or 0 if is_current(header.data_version, version) else 0
             most = _PAGE if header.max_topic_num is None else min(_PAGE, header.max_topic_num)
             shown = {name: topics[name] for name in sorted(topics)[first : first + most]}
         total = topic_headers.GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
@@ -114,6 +104,19 @@ class TopicAdminProcessor(RequestProcessor):
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305): the names of the broker's own topics."""
         return Reply(body=TopicList(reserved_topics(self._broker.settings)).to_json())
+
+    @answers(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
+    def create_static(self, channel: Channel, request: RemotingCommand) -> Reply:
+        """UPDATE_AND_CREATE_STATIC_TOPIC (513): create or change a static topic. Existing attributes stay."""
+        broker = self._broker
+        header = topic_headers.CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
+        self._check_name(header.topic)
+        detail = replace(TopicQueueMappingDetail.from_json(request.body), topic=header.topic)
+        detail = broker.static_topics.checked(detail, broker.name, force=header.force is True)
+        known = broker.topics.get(header.topic)
+        self._put(_config_of(header, {} if known is None else known.attributes))
+        broker.static_topics.put(detail)
+        return _DONE
 
     def _check_name(self, topic: str) -> None:
         fault = fault_of_topic(topic)
@@ -155,40 +158,16 @@ class TopicAdminProcessor(RequestProcessor):
             self._broker.topics.put(config)
 
 
-def _same(text: str | None, version: DataVersion) -> bool:
-    """Return whether the version in a client's request is still the table's version."""
-    return bool(text) and DataVersion.from_dict(loose_json.loads(text or "")) == version
-
-
-class StaticTopicProcessor(RequestProcessor):
-    """Answers administrators' requests about static topics."""
-
-    @answers(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
-    def create(self, channel: Channel, request: RemotingCommand) -> Reply:
-        """UPDATE_AND_CREATE_STATIC_TOPIC (513): create or change a static topic. Existing attributes stay."""
-        broker = self._broker
-        header = topic_headers.CreateTopicRequestHeader.from_ext_fields(request.ext_fields)
-        topic = header.topic
-        if fault := fault_of_topic(topic):
-            raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
-        if is_reserved(topic, broker.settings):
-            raise Refusal(ResponseCode.INVALID_PARAMETER, f"The topic[{topic}] is conflict with system topic.")
-        detail = TopicQueueMappingDetail.from_json(request.body)
-        detail = broker.static_topics.checked(replace(detail, topic=topic), broker.name, force=header.force is True)
-        known = broker.topics.get(topic)
-        config = TopicConfig(
-            topic_name=topic,
-            read_queue_nums=header.read_queue_nums,
-            write_queue_nums=header.write_queue_nums,
-            perm=header.perm,
-            topic_filter_type=header.topic_filter_type,
-            topic_sys_flag=header.topic_sys_flag or 0,
-            attributes={} if known is None else known.attributes,
-        )
-        if config != known:
-            broker.topics.put(config)
-        broker.static_topics.put(detail)
-        return Reply(remark=NO_CODE)
+def _config_of(header: topic_headers.CreateTopicRequestHeader, attributes: dict[str, str]) -> TopicConfig:
+    return TopicConfig(
+        topic_name=header.topic,
+        read_queue_nums=header.read_queue_nums,
+        write_queue_nums=header.write_queue_nums,
+        perm=header.perm,
+        topic_filter_type=header.topic_filter_type,
+        topic_sys_flag=header.topic_sys_flag or 0,
+        attributes=attributes,
+    )
 
 
 _NO_TIME: Final = -1

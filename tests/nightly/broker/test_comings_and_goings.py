@@ -163,7 +163,7 @@ async def test_clients_that_fell_silent_are_closed(embedded: EmbeddedRocketMQ, p
     await beat(other, "other", consumer())
     await heard(other)
 
-    broker.housekeeping.close_silent(before)
+    broker.close_silent(before)
 
     await one.closed()
     assert ids(await members(other)) == ("other",)
@@ -177,7 +177,7 @@ async def test_heartbeats_keep_a_client(embedded: EmbeddedRocketMQ, peers: tuple
     before = embedded.broker.now()
     await beat(one, "one", consumer(), producers=["p"])
 
-    embedded.broker.housekeeping.close_silent(before)
+    embedded.broker.close_silent(before)
 
     assert ids(await members(one)) == ("one",)
     assert len(embedded.broker.producers.get("p")) == 1

@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.broker.peer_channel import Refusal
-from rmqd.broker.processors.stats_processor import OperatorProcessor
+from rmqd.broker.processors import stats_processor
 from rmqd.codes import ResponseCode
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo, GetConsumerStatusBody
@@ -147,9 +147,13 @@ async def test_member_that_goes_while_it_is_asked(peer: Peer, one: Peer) -> None
     assert (remark or "").startswith("consumer <g> <one> Timeout: ")
 
 
-async def test_member_that_does_not_answer(rocketmq: EmbeddedRocketMQ, one: Peer) -> None:
+async def test_member_that_does_not_answer(
+    rocketmq: EmbeddedRocketMQ, one: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The operator hears of it; the other question leaves such a member out."""
-    processor = OperatorProcessor(rocketmq.broker, status_seconds=0.01, call_seconds=0.01)
+    monkeypatch.setattr(stats_processor, "STATUS_SECONDS", 0.01)
+    monkeypatch.setattr(stats_processor, "CALL_SECONDS", 0.01)
+    processor = stats_processor.StatsProcessor(rocketmq.broker)
     client = rocketmq.broker.consumers.find_client("g", "one")
     assert client is not None
     with pytest.raises(Refusal) as error:

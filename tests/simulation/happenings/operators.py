@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.peer_channel import Channel, Refusal, RemotingServer, Reply
-from rmqd.broker.processors.group_processor import OffsetAdminProcessor
+from rmqd.broker.processors.group_processor import GroupProcessor
 from rmqd.consumer.consumer_options import Subscription
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
@@ -202,4 +202,4 @@ def _ask(broker: Broker, header: ResetOffsetRequestHeader) -> Reply:
     """What mqadmin asks of a broker, by a connection that nobody else has. Raises Refusal."""
     assert broker.controller is not None
     request = RemotingCommand(header.code, ext_fields=header.ext_fields())
-    return OffsetAdminProcessor(broker.controller).reset(Channel(RemotingServer("operator")), request)
+    return GroupProcessor(broker.controller).reset(Channel(RemotingServer("operator")), request)
