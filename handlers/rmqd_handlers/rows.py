@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rmqd import AlreadyHandled, Batch, Message
 from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, adopt, refuse, trial_of, try_again, valid
@@ -110,20 +110,18 @@ class RowsRefusedError(Exception):
         self.fault = fault
 
 
-class WriteTarget(Protocol):
+@dataclass(frozen=True, slots=True)
+class WriteTarget:
     """A table as the database describes it, or a statement."""
 
-    @property
-    def parts(self) -> Mapping[str, Callable[[ParsedMessage], Any]]:
-        """The values of a row, by name."""
-
-    @property
-    def key(self) -> Sequence[str]:
-        """The parts that determine the order of rows."""
-
-    @property
-    def kinds(self) -> str:
-        """The database's description of the written columns."""
+    parts: Mapping[str, Callable[[Opened], Any]]
+    """The values of a row, by name."""
+    key: Sequence[str]
+    """The parts that determine the order of rows."""
+    names: Sequence[str]
+    """The names that an error may contain: the columns and the table."""
+    kinds: str
+    """The database's description of the written columns; empty for a statement."""
 
 
 Target = TypeVar("Target", bound=WriteTarget)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -39,6 +39,7 @@ from rmqd_handlers.rows import (
     Row,
     RowHandler,
     Rows,
+    WriteTarget,
     WrittenRows,
     check_key,
 )
@@ -120,14 +121,13 @@ class TableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(WriteTarget):
     """A table, and how its rows are written."""
 
     name: str
     """The name in the options: `orders`, or `shop.orders`."""
     columns: tuple[PostgresqlColumn, ...]
     mode: Mode
-    key: tuple[str, ...]
     version: str | None
 
     @classmethod
@@ -156,25 +156,12 @@ class Table:
                 f"CREATE UNIQUE INDEX ON {name} ({listed})"
             )
         columns = tuple(PostgresqlColumn(column, *kinds[column], value) for column, value in values.items())
-        return cls(name, columns, mode, tuple(key), version)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names that an error may contain: the columns and the table."""
-        return (*self.written, self.name.rpartition(".")[2])
+        parts, names = {column.name: column.text for column in columns}, (*values, name.rpartition(".")[2])
+        return cls(parts, key, names, repr(columns), name, columns, mode, version)
 
     @property
     def written(self) -> tuple[str, ...]:
-        return tuple(column.name for column in self.columns)
-
-    @property
-    def parts(self) -> dict[str, Callable[[ParsedMessage], str | None]]:
-        return {column.name: column.text for column in self.columns}
-
-    @property
-    def kinds(self) -> str:
-        """The database's description of the columns."""
-        return repr(self.columns)
+        return tuple(self.parts)
 
     @property
     def stages(self) -> bool:

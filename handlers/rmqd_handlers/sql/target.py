@@ -1,7 +1,4 @@
-"""The SQL for a row: an INSERT into a table as the database describes it, or a statement of the options.
-
-The values of messages are converted for SQLAlchemy, by the type of their column.
-"""
+"""The SQL for a row, an INSERT or a statement of the options, and its values, converted to the types of the columns."""
 
 from __future__ import annotations
 
@@ -31,6 +28,7 @@ from rmqd_handlers.message_values import (
     time_of,
     to_json,
 )
+from rmqd_handlers.rows import WriteTarget
 
 _INTEGER: Final = re.compile(r"\s*[+-]?[0-9]{1,1000}\s*")
 _TRUE: Final = ("true", "t", "yes", "y", "on", "1")
@@ -172,18 +170,10 @@ class TargetError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class RowTarget:
-    """The SQL for each row, and the parts of a row."""
+class RowTarget(WriteTarget):
+    """The SQL for each row, whose parts are its parameters."""
 
     statement: Executable
-    parts: Mapping[str, Callable[[ParsedMessage], Any]]
-    """By parameter name."""
-    key: Sequence[str]
-    """The parts that determine the order of rows."""
-    names: Sequence[str]
-    """The names that an error may contain: the columns and the table."""
-    kinds: str = ""
-    """The database's description of the written columns; empty for a statement."""
 
 
 def of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> RowTarget:
@@ -202,7 +192,7 @@ def of_statement(connection: Connection, statement: str, parameters: Mapping[str
         )
     has_decimals = connection.dialect.name != "sqlite"
     parts = {name: for_parameter(value, has_decimals=has_decimals) for name, value in parameters.items()}
-    return RowTarget(made, parts, (), tuple(parts))
+    return RowTarget(parts, (), tuple(parts), "", made)
 
 
 def of_table(
@@ -226,7 +216,7 @@ def of_table(
     parts = {column: for_column(column, table.columns[column].type, value) for column, value in values.items()}
     statement = _insert(connection.dialect.name, table, list(values), mode, key, version)
     kinds = repr([(column, table.columns[column].type) for column in values])
-    return RowTarget(statement, parts, key, (*values, bare), kinds)
+    return RowTarget(parts, key, (*values, bare), kinds, statement)
 
 
 def _check_key(connection: Connection, table: Table, name: str, written: Sequence[str], key: Sequence[str]) -> None:
