@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
@@ -149,7 +149,6 @@ MAX_RUNS: Final = 20_000
 _FileRun = tuple[int, int, int, int, str]
 """The first and last offset of a run, the oldest and latest store time in its file, and its entry."""
 _first_of_run: Final = itemgetter(0)
-_last_of_run: Final = itemgetter(1)
 
 
 def entry_of(
@@ -190,7 +189,6 @@ class EntryIndex:
     def __init__(self, known: dict[str, list[_FileRun]]) -> None:
         self.known = known
         """The runs of each entry."""
-        self._names = sorted((_last_of(name), name) for name in known)
         # In each list the runs ascend and do not overlap. A recreated topic starts at 0 again: its messages are
         # different, and its runs overlap the old ones, so they are in another list.
         self._layers: list[list[_FileRun]] = []
@@ -199,9 +197,13 @@ class EntryIndex:
 
     def add(self, name: str, runs: list[_FileRun]) -> None:
         self.known[name] = runs
-        insort(self._names, (_last_of(name), name))
         for run in runs:
             self._place(run)
+
+    @property
+    def size(self) -> int:
+        """The number of all runs."""
+        return sum(map(len, self._layers))
 
     def has(self, message: Message) -> bool:
         offset, stored_ms = message.queue_offset, message.store_timestamp
@@ -212,29 +214,6 @@ class EntryIndex:
                 if offset <= last and oldest <= stored_ms <= newest:
                     return True
         return False
-
-    def forget_below(self, offset: int) -> int:
-        """Forget the lower half if there are too many runs, except entries with this offset or later ones.
-
-        Whole entries are forgotten. Returns the lowest offset above all forgotten entries.
-        """
-        left = sum(map(len, self._layers))
-        forgotten = 0
-        if left > MAX_RUNS:
-            for last, name in self._names:
-                if left <= MAX_RUNS // 2 or last >= offset:
-                    break
-                left -= len(self.known.pop(name))
-                forgotten += 1
-        if not forgotten:
-            return 0
-        lowest = self._names[forgotten - 1][0] + 1
-        del self._names[:forgotten]
-        for layer in self._layers:
-            end = bisect_left(layer, lowest, key=_last_of_run)
-            layer[:end] = [run for run in layer[:end] if run[4] in self.known]
-        self._layers = [layer for layer in self._layers if layer]
-        return lowest
 
     def _place(self, run: _FileRun) -> None:
         for layer in self._layers:
@@ -259,6 +238,7 @@ class ListedOffsets:
             names = (former.topic, former.broker_name, str(former.queue_id))
             self._sources.append("@".join(quote(name, safe="") for name in names))
         self._index = EntryIndex({})
+        self._most_runs = MAX_RUNS
         self._floor: dict[int, int] = {}  # for each range, the lowest offset whose entries were read
 
     def knows(self, first: int, last: int) -> bool:
@@ -301,9 +281,12 @@ class ListedOffsets:
         return self._index.has(message)
 
     def _forget_below(self, offset: int) -> None:
-        """Forget entries if there are too many. They are read again if their messages are redelivered."""
-        if lowest := self._index.forget_below(offset):
-            self._floor = {number: max(floor, lowest) for number, floor in self._floor.items()}
+        """Forget earlier entries if there are too many. They are read again if their messages are redelivered."""
+        if self._index.size > self._most_runs:
+            kept = {name: runs for name, runs in self._index.known.items() if _last_of(name) >= offset}
+            self._index = EntryIndex(kept)
+            self._most_runs = MAX_RUNS + self._index.size
+            self._floor = {number: max(floor, offset) for number, floor in self._floor.items()}
 
 
 def _runs_in(name: str, entry: Mapping[str, Any]) -> list[_FileRun]:
