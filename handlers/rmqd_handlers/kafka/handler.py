@@ -1,7 +1,4 @@
-"""The handler `kafka`: a message is acknowledged when Kafka has confirmed its record.
-
-Some settings of the client are configurable; the handler relies on the others.
-"""
+"""The handler `kafka`, and its client's settings. A message is acknowledged when Kafka has confirmed its record."""
 
 from __future__ import annotations
 
@@ -15,17 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse, valid
-from rmqd_handlers.kafka.kafka_producer import (
-    KafkaRecord,
-    RecordFailure,
-    Topic,
-    Written,
-    again_for,
-    is_missing,
-    is_refused,
-    is_unknown,
-)
-from rmqd_handlers.message_values import MessageValue, ParsedMessage, as_bytes
+from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, Topic, Written, again_for, is_missing
+from rmqd_handlers.message_values import MessageValue, Opened, as_bytes
 from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
 
 if TYPE_CHECKING:
@@ -191,14 +179,15 @@ class Kafka:
     async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
         """Write the batch. Returns the unconfirmed records, which wait, and the reason."""
         failures = await self._producer.send([record for _, record in written])
-        unknown = again_for(written, failures, is_unknown)
+        unknown = again_for(written, failures, lambda failure: not failure.is_refusal)
         reason = self._not_confirmed(self._producer, failures) if unknown else ""
         waiting = {id(message) for message, _ in unknown}
         rest = [pair for pair in zip(written, failures, strict=True) if id(pair[0][0]) not in waiting]
         for (message, record), failure in rest:
             if failure is not None and not failure.is_sent:
                 self._refuse(batch, message, record, failure)
-        if again := again_for([one for one, _ in rest], [failure for _, failure in rest], is_refused):
+        failed = [failure for _, failure in rest]
+        if again := again_for([one for one, _ in rest], failed, lambda one: one.is_sent and one.is_refusal):
             more, why = await self._write_one_by_one(batch, again)
             return [*unknown, *more], reason or why
         return unknown, reason
@@ -212,7 +201,7 @@ class Kafka:
         for place, (message, record) in enumerate(written):
             failures = await self._one_by_one.send([record])
             [failure] = failures
-            if failure is not None and is_unknown(failure):
+            if failure is not None and not failure.is_refusal:
                 # each other record might wait equally long for the same response
                 return written[place:], self._not_confirmed(self._one_by_one, failures)
             if failure is not None:
@@ -220,7 +209,7 @@ class Kafka:
         return (), ""
 
     def _not_confirmed(self, producer: KafkaProducer, failures: Sequence[RecordFailure | None]) -> str:
-        reasons = {str(failure) for failure in failures if failure is not None and is_unknown(failure)}
+        reasons = {str(failure) for failure in failures if failure is not None and not failure.is_refusal}
         count = sum(failure is not None for failure in failures)
         said = f"; the client reports: {producer.trouble}" if producer.trouble else ""
         return (

@@ -1,7 +1,5 @@
-"""Converts messages to Kafka records, sends them, and interprets the errors.
-
-The client, librdkafka, sends and retries records, and keeps their order. A thread receives its reports. Some errors
-concern only one record; after others, records must be sent again.
+"""Messages as Kafka records, the errors of records, and the client that sends them: librdkafka, which retries and keeps
+the order.
 """
 
 from __future__ import annotations
@@ -100,7 +98,7 @@ class RecordFailure:
 
     @property
     def is_refusal(self) -> bool:
-        """Whether a record can never be written: this one, or another one in the same request."""
+        """Whether this record, or another one of its request, can never be written. Others may be written later."""
         error = self.error
         return error.code() in [getattr(error, name) for name in KAFKA_ERRORS]
 
@@ -116,16 +114,6 @@ class RecordFailure:
 def is_missing(error: KafkaError) -> bool:
     """Return whether the topic does not exist, or not yet."""
     return error.code() in (error.UNKNOWN_TOPIC_OR_PART, error.LEADER_NOT_AVAILABLE)
-
-
-def is_refused(failure: RecordFailure) -> bool:
-    """Return whether brokers refused a record: this one, or another one in the same request."""
-    return failure.is_sent and failure.is_refusal
-
-
-def is_unknown(failure: RecordFailure) -> bool:
-    """Return whether the record may be written later."""
-    return not failure.is_refusal
 
 
 def again_for(

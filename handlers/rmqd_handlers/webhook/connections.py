@@ -1,10 +1,8 @@
-"""The connections of `webhook`, their TLS settings, and the meaning of a response.
+"""The connections to a server: TLS, kept clients, and how the response's status settles messages.
 
-Connections are kept, one per client, so that the cost of a call does not depend on their number. An httpx client with
-many connections checks each of them whenever a call starts or ends. It also assigns one idle connection to several
+Each call has a client with one connection, so that its cost does not depend on the number of connections. An httpx
+client with many checks each of them whenever a call starts or ends. It also assigns one idle connection to several
 calls that start together, and all but one then search again: with 64 concurrent calls this is twelve times the work.
-
-The status of the response decides about the messages, and a header how long to wait.
 """
 
 from __future__ import annotations
@@ -38,11 +36,6 @@ class Tls(HandlerOptions):
     key_file: Path | None = option(None, "PEM file of this client's key")
     key_password: SecretStr | None = option(None, "password of key_file")
     verify: bool = option(True, "check the server's certificate and host name")
-
-    @classmethod
-    def usual(cls) -> Self:
-        """Return the defaults: the system's authorities, and no client certificate."""
-        return cls.model_validate({})
 
     @model_validator(mode="after")
     def _fit(self) -> Self:

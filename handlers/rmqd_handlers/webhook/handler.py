@@ -90,7 +90,7 @@ class Webhook:
         retry_for: DurationSeconds = RETRY_FOR
         on_invalid: OnInvalid = ON_INVALID
         max_connections: int = option(20, "connections of this process; further calls wait for one", ge=1, le=1000)
-        tls: Tls = Field(default_factory=Tls.usual, description="ca_file, cert_file, key_file, key_password, verify")
+        tls: Tls = option({}, "ca_file, cert_file, key_file, key_password, verify")
         proxy: SecretStr | None = option(None, "an HTTP proxy: http://user:password@host:port")
 
         @field_validator("url")
