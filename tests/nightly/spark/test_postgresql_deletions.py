@@ -21,10 +21,7 @@ import structlog.testing  # noqa: E402
 
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderColumn, OrderColumns  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
-from rmqd.spark.pipelines.postgresql.upsert_statements import (  # noqa: E402
-    Deletions,
-    Statements,
-)
+from rmqd.spark.pipelines.postgresql.upsert_statements import Statements  # noqa: E402
 from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
 from tests.waiting import wait_until  # noqa: E402
 
@@ -89,9 +86,9 @@ def test_an_older_change_waits_for_a_deletion_under_way(spark: SparkSession, pri
     sink = ready(spark, prices_database)
     frame = rows(spark, (1, "a", 11, [7], False)).persist()
     frame.count()
-    other = Deletions(Statements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone"))
-    prices_database.run(other.statements.make_staging(1))
-    prices_database.run(f"INSERT INTO {other.statements.staging(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
+    other = Statements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone")
+    prices_database.run(other.make_staging(1))
+    prices_database.run(f"INSERT INTO {other.staging(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
     with psycopg.connect(prices_database.url) as connection:
         connection.execute(other.move(1), (["x"],))
         writing = threading.Thread(target=sink.write, args=(frame, batch(0)))

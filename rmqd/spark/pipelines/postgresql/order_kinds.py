@@ -1,13 +1,12 @@
-"""Records the meaning of the values in a table's order columns. Values of different meaning cannot be compared.
+"""The meaning of the values in a table's order columns, and the tasks that copy rows to the staging table.
 
-A pipeline describes a column in the metadata `rmqd.order`, in which `{topics}` stands for the group's topics. The
-record is in a table next to the sink's table. It serves all groups that write to that table, and contains the topics of
-all of them. The transaction of a batch holds a shared lock on the record, so the record changes only between batches.
+Values of different meaning cannot be compared. A pipeline describes a column in the metadata `rmqd.order`, in which
+`{topics}` stands for the group's topics. The record is in a table next to the sink's table, for all groups that write
+there, and contains the topics of all of them. The transaction of a batch holds a shared lock on it, so it changes only
+between batches.
 
-Offsets of two topics are not comparable, which is harmless if no key is in both. The record does not show the keys. So
-an additional topic is assumed to have other keys, and a topic that replaces others to have the same keys.
-
-`RowCopy` is the function of the sink's tasks, which copies rows to the staging table.
+Offsets of two topics are not comparable, which is harmless if no key is in both. The record cannot know that. It
+assumes that an additional topic has other keys, and that a topic which replaces others has the same keys.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pyspark.sql.types import StructType
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE, PLACE_COLUMNS, quoted
 from rmqd.spark.pipelines.postgresql.table_shape import connected, create_once, refused_row, told
-from rmqd.spark.pipelines.postgresql.upsert_statements import Deletions, Statements
+from rmqd.spark.pipelines.postgresql.upsert_statements import Statements
 from rmqd.spark.sink.sink_rows import place_text, places_of
 
 _TOPICS: Final = "{topics}"
@@ -150,7 +149,7 @@ class OrderColumns:
         The table of deletions is checked even for a group without `delete_column`, because another group may have
         written it. It has the column only if that group uses the same order column.
         """
-        deletions = Deletions(self.statements).table
+        deletions = self.statements.deletions
         for table in (self.statements.target, deletions):
             if table == deletions and not _has_column(connection, table, name):
                 continue

@@ -31,7 +31,6 @@ from rmqd.spark.pipelines.postgresql.upsert_statements import (
     OWN,
     REASON,
     ROW,
-    Deletions,
     Statements,
 )
 from rmqd.spark.sink.sink_rows import place_text
@@ -112,7 +111,8 @@ class PostgresqlSink:
     def take_over(self) -> None:
         """Refuse batches of previous drivers from now on."""
         with self._connected() as connection:
-            self._statements = self._of_batches(connection)
+            shape = read_shape(connection, self._sink.table, StructType())  # the columns of the rows are not known yet
+            self._statements = Statements(self._writer, shape.schema, shape.table, ())
             with connection.transaction():
                 self._next_epoch(connection)
 
@@ -133,7 +133,7 @@ class PostgresqlSink:
         with self._connected() as connection:
             with connection.transaction():
                 if statements.delete_column:  # lock first, so that the transaction sees all earlier deletions
-                    connection.execute(Deletions(statements).lock())
+                    connection.execute(statements.lock_deletions())
                 if not self._is_written(connection, batch, lock=True):
                     self._order_kinds.see(connection)
                     self._move(connection, batch, [row.attempt for row in copied], sum(row.rows for row in copied))
@@ -151,11 +151,6 @@ class PostgresqlSink:
 
     def _connected(self) -> Any:
         return connected(self._conninfo, self._where)
-
-    def _of_batches(self, connection: Connection[tuple[Any, ...]]) -> Statements:
-        """Return the statements for batches only, because the columns of the rows are not known yet."""
-        shape = read_shape(connection, self._sink.table, StructType())
-        return Statements(self._writer, shape.schema, shape.table, ())
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
         """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
@@ -176,16 +171,16 @@ class PostgresqlSink:
 
     def _have_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Create the table of deletions if it is missing. Raises ConfigError if it has other columns."""
-        deletions = Deletions(self._statements)
-        if create_once(connection, deletions.table, *deletions.make()):
+        statements, deletions = self._statements, self._statements.deletions
+        if create_once(connection, deletions, *statements.make_deletions()):
             return
-        found = connection.execute(f"SELECT * FROM {deletions.table} LIMIT 0").description or ()
-        if missing := set(deletions.columns) - {column.name for column in found}:
+        found = connection.execute(f"SELECT * FROM {deletions} LIMIT 0").description or ()
+        if missing := set(statements.deletion_columns) - {column.name for column in found}:
             raise ConfigError(
                 [
-                    f"sink {self._where}: {deletions.table}, which keeps deleted keys, has no column "
+                    f"sink {self._where}: {deletions}, which keeps deleted keys, has no column "
                     f"{', '.join(sorted(missing))}, because keys or order_by have changed; restore them, or run "
-                    f"DROP TABLE {deletions.table} if no change older than a deletion can arrive"
+                    f"DROP TABLE {deletions} if no change older than a deletion can arrive"
                 ]
             )
 
@@ -272,9 +267,7 @@ class PostgresqlSink:
                     raise
 
     def _try_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], part: range | None) -> int:
-        statements = self._statements
-        move = Deletions(statements).move if statements.delete_column else statements.move
-        moved = connection.execute(move(self._epoch, part), (attempts,)).fetchone()
+        moved = connection.execute(self._statements.move(self._epoch, part), (attempts,)).fetchone()
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them without naming the row
         return int(moved[0]) if moved is not None else 0
 

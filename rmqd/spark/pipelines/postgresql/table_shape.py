@@ -1,7 +1,4 @@
-"""Connections to PostgreSQL through psycopg, and its errors in one line, without passwords.
-
-`TableShape` is a table as PostgreSQL describes it, and checks whether rows of a schema fit it.
-"""
+"""A table as PostgreSQL describes it, whether rows fit it, and connections with short errors, without passwords."""
 
 from __future__ import annotations
 
@@ -232,7 +229,7 @@ class TableShape:
         column = self.columns.get(name)
         if column is None:
             return ""
-        accepted = f"expected {_KINDS.get(kind, _other(kind))} in the table"
+        accepted = f"expected {_sql_kind(kind)} in the table"
         if column.kind == _UNORDERED:
             return f"{name} is {column.kind} in the table, which has no order; {accepted}"
         is_number = kind.removeprefix("array<").startswith(_NUMBERS)
@@ -270,10 +267,7 @@ def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: Struct
     """Return the shape of a table, by its SQL name. Raises RmqdError with a CREATE TABLE statement if it is missing."""
     found = connection.execute(_TABLE, (table,)).fetchone()
     if found is None:
-        made = ", ".join(
-            f"{quoted(field.name)} {_KINDS.get(field.dataType.simpleString(), _other(field.dataType.simpleString()))}"
-            for field in rows.fields
-        )
+        made = ", ".join(f"{quoted(one.name)} {_sql_kind(one.dataType.simpleString())}" for one in rows.fields)
         raise RmqdError(f"there is no table {table}; create it, for example with CREATE TABLE {table} ({made})")
     oid, schema, name = found
     columns = {row[0]: TableColumn(*row[1:]) for row in connection.execute(_COLUMNS, (oid,))}
@@ -281,8 +275,9 @@ def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: Struct
     return TableShape(schema, name, columns, unique)
 
 
-def _other(kind: str) -> str:
+def _sql_kind(kind: str) -> str:
+    """Return PostgreSQL's type for Spark's simple type name."""
     if kind.startswith("decimal"):
         return kind.replace("decimal", "numeric")
     element = kind.removeprefix("array<").removesuffix(">")
-    return f"{_KINDS[element]}[]" if kind.startswith("array<") and element in _KINDS else "jsonb"
+    return _KINDS.get(kind) or (f"{_KINDS[element]}[]" if kind.startswith("array<") and element in _KINDS else "jsonb")

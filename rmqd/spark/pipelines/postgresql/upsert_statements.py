@@ -1,8 +1,8 @@
 """The SQL of the sink `postgresql`. No I/O.
 
-`Deletions` is for rows that may be deletions. A deleted key leaves no row in the table that could be compared with an
-older change. So a second table keeps the keys of deletions and their order columns: an older row of the key is skipped,
-and a later row replaces the deletion.
+A row may delete its key, which leaves no row in the table that could be compared with an older change. So a second
+table keeps the keys of deletions and their order columns: an older row of the key is skipped, a later row replaces the
+deletion.
 """
 
 from __future__ import annotations
@@ -15,77 +15,6 @@ from rmqd.handler_api.destinations.upsert_sql import later, listed, on_conflict,
 
 DELETED_AT: Final = "rmqd_deleted_at"
 """An additional column of the table of deletions: when the deletion was written, by the database's clock."""
-
-
-@dataclass(frozen=True, slots=True)
-class Deletions:
-    """The statements of a group for a table if a column of its rows marks deletions."""
-
-    statements: Statements
-
-    @property
-    def name(self) -> str:
-        """The name of the table of deletions. All groups that write to the table use the same name."""
-        return self.statements.companion("rmqd_deleted_")
-
-    @property
-    def table(self) -> str:
-        return self.statements.beside(self.name)
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns of a row that are stored."""
-        return tuple(dict.fromkeys((*self.statements.keys, *self.statements.order_by)))
-
-    def make(self) -> tuple[str, str]:
-        """Create the table of deletions, with the types of the table's columns."""
-        return (
-            f"CREATE TABLE {self.table} AS SELECT {listed(self.columns)}, now() AS {DELETED_AT} "
-            f"FROM {self.statements.target} WITH NO DATA",
-            f"ALTER TABLE {self.table} ADD PRIMARY KEY ({listed(self.statements.keys)})",
-        )
-
-    def lock(self) -> str:
-        """Serialize the groups that write to the table, so that no group misses a deletion of another."""
-        return f"LOCK TABLE {self.table} IN SHARE ROW EXCLUSIVE MODE"
-
-    def move(self, epoch: int, part: range | None = None) -> str:
-        """Apply the rows of attempts, and return the number of keys with a later row or a later deletion.
-
-        Parameter: the attempts. All parts of the statement see the tables as they were before it, and no two parts
-        touch the same row, because only one row of each key counts.
-        """
-        statements = self.statements
-        keys, deleted = listed(statements.keys), f"{quoted(statements.delete_column)} IS TRUE"
-        kept, stored = listed(self.columns), listed(statements.columns)
-        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.columns)
-        return (
-            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {listed(statements.staged)} "
-            f"{statements.chosen(epoch, part)} ORDER BY {statements.newest()}), "
-            f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {self.table} d "
-            f"WHERE {self._same('d', 'c')} AND {self._later('d', 'c')})), "
-            f"removed AS (DELETE FROM {statements.target} t USING coming c WHERE c.{deleted} "
-            f"AND {self._same('t', 'c')} AND NOT {self._later('t', 'c')}), "
-            f"noted AS (INSERT INTO {self.table} ({kept}, {DELETED_AT}) SELECT {kept}, now() FROM coming c "
-            f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {statements.target} t "
-            f"WHERE {self._same('t', 'c')} AND {self._later('t', 'c')}) "
-            f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, {DELETED_AT} = EXCLUDED.{DELETED_AT} RETURNING 1), "
-            f"back AS (DELETE FROM {self.table} d USING coming c WHERE (c.{deleted}) IS FALSE "
-            f"AND {self._same('d', 'c')}), "
-            f"stored AS (INSERT INTO {statements.target} AS t ({stored}) SELECT {stored} FROM coming c "
-            f"WHERE (c.{deleted}) IS FALSE{statements.on_conflict()} RETURNING 1) "
-            "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM noted) - (SELECT count(*) FROM stored)"
-        )
-
-    def _same(self, one: str, other: str) -> str:
-        """Return the condition that two rows have the same key."""
-        return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.statements.keys)
-
-    def _later(self, one: str, other: str) -> str:
-        """Return the condition that row `one` is later."""
-        return f"({later(one, other, self.statements.order_by)})"
-
-
 ATTEMPT: Final = "rmqd_attempt"
 """A column of the staging table: the task attempt that copied the row."""
 ROW: Final = "rmqd_row"
@@ -157,6 +86,28 @@ class Statements:
     def refused(self) -> str:
         return self.beside(self.companion("rmqd_refused_"))
 
+    @property
+    def deletions(self) -> str:
+        """The table of deletions."""
+        return self.beside(self.companion("rmqd_deleted_"))
+
+    @property
+    def deletion_columns(self) -> tuple[str, ...]:
+        """The columns of a row that are stored with its deletion."""
+        return tuple(dict.fromkeys((*self.keys, *self.order_by)))
+
+    def make_deletions(self) -> tuple[str, str]:
+        """Create the table of deletions, with the types of the table's columns."""
+        return (
+            f"CREATE TABLE {self.deletions} AS SELECT {listed(self.deletion_columns)}, now() AS {DELETED_AT} "
+            f"FROM {self.target} WITH NO DATA",
+            f"ALTER TABLE {self.deletions} ADD PRIMARY KEY ({listed(self.keys)})",
+        )
+
+    def lock_deletions(self) -> str:
+        """Serialize the groups that write to the table, so that no group misses an uncommitted deletion of another."""
+        return f"LOCK TABLE {self.deletions} IN SHARE ROW EXCLUSIVE MODE"
+
     def make_staging(self, epoch: int) -> str:
         """Create a driver's staging table. After a crash of the database it may be empty; the batch is repeated."""
         delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
@@ -186,10 +137,12 @@ class Statements:
         return ", ".join([*columns, f"{OFFSET} DESC NULLS LAST", f"{ROW} DESC"])
 
     def move(self, epoch: int, part: range | None = None) -> str:
-        """Move the rows of attempts to the table, and return the number of keys with a later row in the table.
+        """Move the rows of attempts to the table, and return the number of keys with a later row or a later deletion.
 
         Parameter: the attempts.
         """
+        if self.delete_column:
+            return self._move_with_deletions(epoch, part)
         stored = listed(self.columns)
         insert = f"INSERT INTO {self.target} AS t ({stored}) SELECT {stored}"
         staged = self.chosen(epoch, part)
@@ -200,6 +153,41 @@ class Statements:
             f"ORDER BY {self.newest()}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
             "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM stored)"
         )
+
+    def _move_with_deletions(self, epoch: int, part: range | None) -> str:
+        """Return `move` for rows that may be deletions.
+
+        All parts of the statement see the tables as they were before it, and no two parts touch the same row, because
+        only one row of each key counts.
+        """
+        keys, deleted, deletions = listed(self.keys), f"{quoted(self.delete_column)} IS TRUE", self.deletions
+        kept, stored = listed(self.deletion_columns), listed(self.columns)
+        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.deletion_columns)
+        return (
+            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {listed(self.staged)} "
+            f"{self.chosen(epoch, part)} ORDER BY {self.newest()}), "
+            f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {deletions} d "
+            f"WHERE {self._same('d', 'c')} AND {self._later('d', 'c')})), "
+            f"removed AS (DELETE FROM {self.target} t USING coming c WHERE c.{deleted} "
+            f"AND {self._same('t', 'c')} AND NOT {self._later('t', 'c')}), "
+            f"noted AS (INSERT INTO {deletions} ({kept}, {DELETED_AT}) SELECT {kept}, now() FROM coming c "
+            f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {self.target} t "
+            f"WHERE {self._same('t', 'c')} AND {self._later('t', 'c')}) "
+            f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, {DELETED_AT} = EXCLUDED.{DELETED_AT} RETURNING 1), "
+            f"back AS (DELETE FROM {deletions} d USING coming c WHERE (c.{deleted}) IS FALSE "
+            f"AND {self._same('d', 'c')}), "
+            f"stored AS (INSERT INTO {self.target} AS t ({stored}) SELECT {stored} FROM coming c "
+            f"WHERE (c.{deleted}) IS FALSE{self.on_conflict()} RETURNING 1) "
+            "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM noted) - (SELECT count(*) FROM stored)"
+        )
+
+    def _same(self, one: str, other: str) -> str:
+        """Return the condition that two rows have the same key."""
+        return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.keys)
+
+    def _later(self, one: str, other: str) -> str:
+        """Return the condition that row `one` is later."""
+        return f"({later(one, other, self.order_by)})"
 
     def on_conflict(self) -> str:
         return on_conflict(self.columns, self.keys, self.order_by)
