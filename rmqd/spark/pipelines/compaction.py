@@ -17,7 +17,6 @@ their files. Meanwhile the new entry is in its folder under another ending, whic
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
@@ -49,7 +48,6 @@ COMPACTIONS: Final = ".compactions"
 """A name in the staging folder; not a valid group name."""
 _PLAN: Final = "plan.json"
 _BATCHES: Final = "batches"
-_OLDER_NOTE: Final = "batches.json"
 _WRITTEN: Final = "written"
 _ENTRY: Final = "entry"
 _TAKEN: Final = "taken"
@@ -184,24 +182,6 @@ class CompactedBatches:
                     "was moved; repeat the command when the folder is writable"
                 )
 
-    def take_over(self, path: str) -> None:
-        """Import the single file of an older rmqd, and delete it. Raises RmqdError if its content is invalid."""
-        try:
-            content = self._staging.read(path)
-        except RmqdError:
-            if self._staging.exists(path):  # if the file is gone, another process has just imported it
-                raise
-            return
-        try:
-            batches = {str(query): int(batch) for query, batch in json.loads(content).items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            raise RmqdError(
-                f"{self._staging.url}/{path} does not contain the compacted batches ({error!r}); restore the file, or "
-                "delete it if no checkpoint will be reset"
-            ) from error
-        self.add(batches)
-        self._staging.delete(path)
-
     def last_batch(self, query: str) -> int:
         """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
         return dict(self._recorded(self._staging.names(self._path))).get(query, -1)
@@ -260,9 +240,6 @@ class Compactions:
         """Carry out the plans of all processes, which may still be running or were killed."""
         for compaction in self._staging.names(COMPACTIONS):
             if compaction == _BATCHES:
-                continue
-            if compaction == _OLDER_NOTE:
-                self._batches.take_over(f"{COMPACTIONS}/{_OLDER_NOTE}")
                 continue
             name = f"{COMPACTIONS}/{compaction}/{_PLAN}"
             if not self._staging.exists(name):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable
@@ -15,11 +14,7 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.pipelines.compaction import (  # noqa: E402
-    COMPACTIONS,
-    CompactedBatches,
-    Compactions,
-)
+from rmqd.spark.pipelines.compaction import CompactedBatches  # noqa: E402
 from tests.nightly.spark.java_files import Files, JavaPath, folder_in  # noqa: E402
 from tests.nightly.spark.test_compaction_schedules import Actor  # noqa: E402
 from tests.nightly.spark.test_compaction_steps import LATER, OTHER_QUERY, QUERY  # noqa: E402
@@ -152,26 +147,3 @@ def test_a_note_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(RmqdError, match=rf"{QUERY}-000000003, which records compacted batches, could not be written"):
         batches(Refusing(tmp_path)).add({QUERY: 3})
-
-
-def test_what_an_older_rmqd_noted_in_one_file_is_taken_over(tmp_path: Path) -> None:
-    """Before anything else is done in the folder; nothing that is noted by now goes back."""
-    staging = LocalFolder(tmp_path / "staging")
-    staging.put(f"{COMPACTIONS}/batches.json", json.dumps({QUERY: 3, OTHER_QUERY: 12}).encode())
-    found = Compactions(LocalFolder(tmp_path / "archive"), staging)
-    CompactedBatches(staging, f"{COMPACTIONS}/batches").add({QUERY: 5})
-    found.settle()
-    found.settle()
-    found.forget_unplanned(LATER)
-    assert (found.last_batch(QUERY), found.last_batch(OTHER_QUERY)) == (5, 12)
-    assert staging.names(COMPACTIONS) == ["batches"]
-
-
-@pytest.mark.parametrize("content", [b"", b"[1]", b'{"query": null}'])
-def test_a_note_of_an_older_rmqd_that_tells_nothing_is_left_and_named(content: bytes, tmp_path: Path) -> None:
-    """Rows could be there twice behind a checkpoint that is taken back."""
-    staging = LocalFolder(tmp_path / "staging")
-    staging.put(f"{COMPACTIONS}/batches.json", content)
-    with pytest.raises(RmqdError, match=r"batches\.json does not contain the compacted batches"):
-        Compactions(LocalFolder(tmp_path / "archive"), staging).settle()
-    assert staging.names(COMPACTIONS) == ["batches.json"]
