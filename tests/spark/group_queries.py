@@ -58,4 +58,5 @@ def start_generation(spark: SparkSession, order: GroupSpec, folder: Path, genera
         checkpoint=generation.path,
         starting=generation.starting,
         pause_file=str(folder / "pause"),
+        kept=f"{generation.path.rpartition('/')[0]}/kept",
     )

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from rmqd.config.model.spark_model import SparkConfig
 from rmqd.runtime.files import make_folder
 from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_done, read_note, write_note
 from rmqd.spark.pipelines.pipeline_query import written_batches
@@ -115,18 +114,15 @@ class Generation:
 
 def checkpoint_folder(spec: GroupSpec) -> str:
     """Return the folder or URL of all generations of a group."""
-    config = spec.settings.spark or SparkConfig()
-    return config.checkpoint or f"{spec.config.state_of(spec.name)}/spark/{spec.name}"
+    return spec.spark.checkpoint or f"{spec.config.state_of(spec.name)}/spark/{spec.name}"
 
 
 def generations_of(spec: GroupSpec, spark: SparkSession) -> Generations:
     """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
-    if not (spec.settings.spark or SparkConfig()).checkpoint:
+    if not spec.spark.checkpoint:
         with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
             make_folder(Path(checkpoint_folder(spec)))  # all users could read a folder that Hadoop creates
-    is_written = None
-    if spec.settings.pipeline is not None:
-        is_written = written_batches(spark, spec)
+    is_written = None if spec.settings.pipeline is None else written_batches(spark, spec)
     return Generations(spec, HadoopFolder(spark, checkpoint_folder(spec)), is_written)
 
 

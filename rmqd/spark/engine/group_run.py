@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
-from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
+from rmqd.config.model.spark_model import AVAILABLE_NOW
 from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
@@ -59,8 +59,7 @@ class GroupRun:
         self._spec = spec
         self._parts = parts
         self._clock = clock
-        self._config = spec.settings.spark or SparkConfig()
-        self._figures = DriverFigures(spec.options, clock)
+        self._figures = Figures(spec.options, clock)
         self._loop = asyncio.get_running_loop()
         self._log = log.bind(group=spec.name)
         self._stop = asyncio.Event()
@@ -165,7 +164,7 @@ class GroupRun:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
             is_over = False
             while not is_over:
-                if self._config.trigger == AVAILABLE_NOW:  # a paused query would find nothing, and end
+                if self._spec.spark.trigger == AVAILABLE_NOW:  # a paused query would find nothing, and end
                     await self._unless_stopped(self._gate.resumed.wait())
                 generation = await self._unless_stopped(asking.call(checkpoints.current))
                 self._moved.clear()

@@ -1,7 +1,7 @@
 """The query of a group with a handler: executors handle ranges of queues, and the driver receives their outcomes.
 
-Its source is the format `rmqd_handler`. A task of the source pulls its range of a queue, handles it, and returns one
-row: the outcome of the range. Ranges are chosen, and offsets committed, as in the format `rocketmq`.
+Its source is the format `rmqd_handler`, whose tasks pull a range, handle it and return one row: the range's outcome. It
+chooses ranges, and commits offsets, like the format `rocketmq`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql.datasource import DataSource, InputPartition
 
-from rmqd.config.model.spark_model import AVAILABLE_NOW, SparkConfig
+from rmqd.config.model.spark_model import AVAILABLE_NOW
 from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source, note_batch_time
 from rmqd.spark.handlers.range_outcome import OnBatch, Pace, RangeOutcome
@@ -55,7 +55,7 @@ class HandlerPlan(GroupPlan):
         return Pace(
             # enough messages for every slot of every task, with full batches
             self.slots * calls * settings.consume_message_batch_max_size,
-            fixed=(settings.spark or SparkConfig()).max_offsets_per_trigger,
+            fixed=self.spec.spark.max_offsets_per_trigger,
             per_second=settings.pull_rate_limit,
             target_seconds=self.target_seconds,
         )
@@ -120,11 +120,15 @@ def handler_query(
         on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
 
     writer = spark.readStream.format(NAME).load().writeStream.queryName(spec.name).foreachBatch(collect)
-    return triggered(writer, spec.settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()
+    return started(writer, spec, checkpoint)
 
 
-def triggered(writer: DataStreamWriter, config: SparkConfig) -> DataStreamWriter:
-    if config.trigger == AVAILABLE_NOW:
-        return writer.trigger(availableNow=True)
-    pause_ms = max(1, round(parse_duration_ms(config.trigger))) if config.trigger else 0
-    return writer.trigger(processingTime=f"{pause_ms} milliseconds")
+def started(writer: DataStreamWriter, spec: GroupSpec, checkpoint: str) -> StreamingQuery:
+    """Start a query with the group's trigger."""
+    trigger = spec.spark.trigger
+    if trigger == AVAILABLE_NOW:
+        writer = writer.trigger(availableNow=True)
+    else:
+        pause_ms = max(1, round(parse_duration_ms(trigger))) if trigger else 0
+        writer = writer.trigger(processingTime=f"{pause_ms} milliseconds")
+    return writer.option("checkpointLocation", checkpoint).start()

@@ -1,13 +1,11 @@
-"""The columns that a pipeline uses, and the schema that is inferred for its bodies.
+"""The columns of its source that a pipeline uses, and the schema of its bodies with `valueSchema: infer`.
 
-*Used columns.* Executors decode only the columns that the pipeline uses. Spark does not report them to a Python source,
-and creates the source before the pipeline is known. So the driver asks Spark's optimizer, and writes the result next to
-the pause file. The source's processes on the driver read it when the query starts. Unused columns are null in all rows.
+Executors decode only used columns; others are null. Spark does not report them to a Python source, and creates the
+source before the pipeline is known. So the driver asks Spark's optimizer, and writes the result next to the pause file,
+where the source's processes on the driver read it when the query starts.
 
-*Inferred schema* (`valueSchema: infer`): the schema of the bodies is inferred once from a sample, and then kept.
-
-It is stored next to the generations of the checkpoint, so the group has the same columns after each restart and reset,
-on any machine. A body that does not fit the schema is bad, as with an explicit schema.
+A schema is inferred once from a sample, and stored next to the generations of the checkpoint. So the group has the same
+columns after each restart and reset, on any machine. A body that does not fit is bad, as with an explicit schema.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError
 from rmqd.spark.session.queue_queries import patiently
 from rmqd.spark.session.spark_cluster import cluster_of, everyone
@@ -125,15 +122,14 @@ def with_pinned_schema(
     `folder` stores the schema; `starting` are the start offsets of the query, if known.
     Raises RmqdError if no message shows the schema.
     """
-    settings = spec.settings
-    spark = settings.spark or SparkConfig()
-    if not has_inferred_schema({name: str(value) for name, value in spark.options.items()}):
+    spark = spec.spark
+    if not is_inferred({name: str(value) for name, value in spark.options.items()}):
         return spec
     name = next(name for name in spark.options if name.lower() == SCHEMA.lower())  # Spark reads it in any case
     schema = _kept(folder) or _inferred(spec.name, options, starting, folder)
     spark = spark.model_copy(update={"options": {**spark.options, name: schema}})
-    config = spec.config.of_group(spec.name, settings.model_copy(update={"spark": spark}))
-    return replace(spec, config=config)
+    settings = spec.settings.model_copy(update={"spark": spark})
+    return replace(spec, config=spec.config.of_group(spec.name, settings))
 
 
 def _kept(folder: HadoopFolder) -> str:

@@ -1,7 +1,4 @@
-"""The streaming query of a group with a pipeline: source, pipeline function and sink.
-
-Each sink writes one micro-batch at a time, on the driver. `make_sink` chooses it by format.
-"""
+"""The streaming query of a group with a pipeline: its data source, the pipeline function, and a sink by its format."""
 
 from __future__ import annotations
 
@@ -15,13 +12,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputPartition
 from pyspark.sql.types import StructType
 
-from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import RmqdError, install_command
 from rmqd.handler_api.destinations.upsert_sql import PLACE
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source
-from rmqd.spark.handlers.handler_query import triggered
+from rmqd.spark.handlers.handler_query import started
 from rmqd.spark.handlers.range_outcome import Pace
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
 from rmqd.spark.pipelines.pinned_schema import note_used_columns, noted_columns, used_columns, with_pinned_schema
@@ -72,7 +68,7 @@ class PipelinePlan(GroupPlan):
 
     def pace(self) -> Pace | None:
         """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
-        config = self.spec.settings.spark or SparkConfig()
+        config = self.spec.spark
         if config.trigger and not config.max_offsets_per_trigger:
             return None
         return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
@@ -196,16 +192,15 @@ def pipeline_query(
     checkpoint: str,
     starting: Mapping[MessageQueue, int] | None,
     pause_file: str,
-    kept: str = "",
+    kept: str,
 ) -> StreamingQuery:
     """Start the streaming query of a group's pipeline. The parameters are the same as in `handler_query`.
 
-    `kept` is the folder or URL of files that all checkpoints of the group share; the default is a sibling of the
-    checkpoint. Raises RmqdError before anything is read if the pipeline or its sink is unavailable.
+    `kept` is the folder or URL of files that all checkpoints of the group share. Raises RmqdError before anything is
+    read if the pipeline or its sink is unavailable.
     """
     plan = GroupPlan(spec=spec, starting=starting, pause_file=pause_file)
-    beside = HadoopFolder(spark, kept) if kept else HadoopFolder(spark, checkpoint).sibling("kept")
-    spec = with_pinned_schema(spec, plan.source_options(), starting, beside)
+    spec = with_pinned_schema(spec, plan.source_options(), starting, HadoopFolder(spark, kept))
     settings = spec.settings
     assert settings.pipeline is not None
     assert settings.sink is not None
@@ -233,7 +228,7 @@ def pipeline_query(
             raise BatchFailedError(batch.messages_since(former)) from error
 
     writer = frame.writeStream.queryName(spec.name).outputMode(settings.sink.output_mode).foreachBatch(write)
-    return triggered(writer, settings.spark or SparkConfig()).option("checkpointLocation", checkpoint).start()
+    return started(writer, spec, checkpoint)
 
 
 def _plain(frame: DataFrame, namespace: str) -> DataFrame:

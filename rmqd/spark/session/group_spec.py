@@ -58,6 +58,10 @@ class GroupSpec:
         return self.config.groups[self.name]
 
     @property
+    def spark(self) -> SparkConfig:
+        return self.settings.spark or SparkConfig()
+
+    @property
     def client_options(self) -> ClientOptions:
         return self.config.cluster_of(self.name).client_options(self.config.state_dir)
 
@@ -126,8 +130,7 @@ def _from_here(place: str) -> str:
 
 
 def session_conf(spec: GroupSpec) -> dict[str, str]:
-    config = spec.settings.spark or SparkConfig()
-    own = {name: option_text(value) for name, value in config.conf.items()}
+    own = {name: option_text(value) for name, value in spec.spark.conf.items()}
     return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED}
 
 
@@ -137,7 +140,7 @@ def build_session(spec: GroupSpec) -> SparkSession:
     properties = session_conf(spec)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
         prepare()
-        master = (spec.settings.spark or SparkConfig()).master
+        master = spec.spark.master
         properties = {**(LOCAL_DEFAULTS if master.startswith("local") else {}), **properties, "spark.master": master}
     from pyspark.sql import SparkSession
 

@@ -1,7 +1,5 @@
 """Submits a group to a cluster: writes the files for spark-submit into a folder, runs it, and stops it gracefully.
 
-`Submission` has the command line of spark-submit.
-
 Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helper
 processes for Python sources are started by the same path, so the driver's folder contains the same launcher: Spark
 unpacks it there in deploy mode cluster, and `write_folder` writes one for a driver on this machine.
@@ -233,7 +231,7 @@ def submission_of(
     passed: Sequence[str] = (),
 ) -> Submission:
     """Return the submission of a group; `conf` are the session's properties. Raises ConfigError if they are invalid."""
-    settings = spec.settings.spark or SparkConfig()
+    settings = spec.spark
     submission = Submission(
         spec=spec,
         master=settings.master,
