@@ -1,14 +1,8 @@
-"""The queues that a query reads, their start and end offsets, and the offsets of the query's group.
+"""The queues that a query reads, its start and end offsets, and the commits of its offsets for a consumer group.
 
-`Subscribed` has the queues: all queues of the topics, refreshed at intervals, or the queues in `assign`. `resolve`
-finds the offsets for start and end options: ends of queues, committed offsets, and times.
-
-`RetryTopics` creates the retry topic of a stream's group, because `mqadmin consumerProgress -g` asks the brokers in the
-route of that topic. A broker creates the topic when a consumer of the group connects, and a stream is not a member of
-its group.
-
-`GroupOffsets` commits a query's offsets as the offsets of a consumer group. The checkpoint owns the offsets. They are
-committed to the brokers for `mqadmin consumerProgress`, and for the next owner of the group. The query commits only
+The checkpoint owns the query's offsets. They are committed to the brokers for `mqadmin consumerProgress`, and for the
+next owner of the group. That command asks the brokers in the route of the group's retry topic, which a broker creates
+when a consumer connects. A stream is not a member of its group, so it has the topic created. The query commits only
 while it alone uses the group:
 
 - A committed offset never decreases. If the broker's offset is beyond the query's offset, it stays until the query has
@@ -42,37 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 60.0  # pause before a failed attempt is repeated
-
-
-class RetryTopics:
-    """The brokers that have the retry topic of a group. Each is asked once to create it."""
-
-    def __init__(self, group: str) -> None:
-        self._group = group
-        self._brokers: set[str] = set()
-        self._rests_until = 0.0
-
-    def ensure(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
-        """Create the topic at the brokers of these queues, if no consumer is connected in the group.
-
-        Raises nothing: without the topic the group's offsets are correct, and only not displayed.
-        """
-        missing = {queue.broker_name for queue in queues} - self._brokers
-        if not missing or time.monotonic() < self._rests_until:
-            return
-        known = cluster.queues([retry_topic(self._group)])
-        self._brokers |= {queue.broker_name for found in known.found.values() for queue in found}
-        missing -= self._brokers
-        # without a name server's answer, it is unknown which brokers have the topic
-        is_known = all(isinstance(error, RouteNotFoundError) for error in known.failed.values())
-        if missing and is_known:
-            made = cluster.make_retry_topic(self._group, [one for one in queues if one.broker_name in missing])
-            self._brokers |= {queue.broker_name for queue in made.found}
-            for error in made.failures[:1]:
-                log.info("spark.retry_topic_missing", group=self._group, brokers=sorted(missing), error=str(error))
-        if not missing <= self._brokers:
-            self._rests_until = time.monotonic() + AGAIN_SECONDS
+AGAIN_SECONDS: Final = 60.0  # pause before a failed attempt to create retry topics is repeated
 
 
 class Subscribed:
@@ -225,7 +189,8 @@ class GroupOffsets:
         self._committed_offsets: dict[MessageQueue, int] = {}  # offsets that need no commit
         self._stored: dict[MessageQueue, int] = {}  # offsets of the brokers, as last read or committed
         self._away_until: dict[MessageQueue, float] = {}
-        self._retry_topics = RetryTopics(options.group)
+        self._showing: set[str] = set()  # the brokers that have the group's retry topic
+        self._rests_until = 0.0
         self._failing = False
         self._warned_at: dict[str, float] = {}
         self._looked_at_members: float | None = None
@@ -276,8 +241,26 @@ class GroupOffsets:
             raise error
 
     def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
-        """Make sure that `mqadmin consumerProgress` finds the brokers with the group's offsets."""
-        self._retry_topics.ensure(cluster, queues)
+        """Create the group's retry topic at the brokers of these queues, if no consumer is connected in the group.
+
+        Raises nothing: without the topic the group's offsets are correct, and only not displayed. Each broker is asked
+        once.
+        """
+        group, missing = self._options.group, {queue.broker_name for queue in queues} - self._showing
+        if not missing or time.monotonic() < self._rests_until:
+            return
+        known = cluster.queues([retry_topic(group)])
+        self._showing |= {queue.broker_name for found in known.found.values() for queue in found}
+        missing -= self._showing
+        # without a name server's answer, it is unknown which brokers have the topic
+        is_known = all(isinstance(error, RouteNotFoundError) for error in known.failed.values())
+        if missing and is_known:
+            made = cluster.make_retry_topic(group, [one for one in queues if one.broker_name in missing])
+            self._showing |= {queue.broker_name for queue in made.found}
+            for error in made.failures[:1]:
+                log.info("spark.retry_topic_missing", group=group, brokers=sorted(missing), error=str(error))
+        if not missing <= self._showing:
+            self._rests_until = time.monotonic() + AGAIN_SECONDS
 
     def _due(
         self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
