@@ -1,8 +1,4 @@
-"""Errors of a handler's counterpart (a database, a server): when to retry in place, wait in the queue, or give up.
-
-While the counterpart is unavailable, a batch is retried in place for a while, and then waits in its queue. A message
-that can never be written is settled as `on_invalid` specifies.
-"""
+"""An unavailable counterpart: a batch is retried in place, and then waits in its queue. Also, invalid messages."""
 
 from __future__ import annotations
 

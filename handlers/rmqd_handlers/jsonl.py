@@ -1,7 +1,4 @@
-"""`jsonl`: appends messages to a file as JSON lines, synced to disk before the batch is acknowledged.
-
-Several threads and processes may append to the file (`AppendFile`), one whole batch at a time.
-"""
+"""`jsonl`: appends messages to a file as JSON lines. A batch is synced to disk before it is acknowledged."""
 
 from __future__ import annotations
 

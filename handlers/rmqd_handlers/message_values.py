@@ -1,8 +1,7 @@
-"""Values of messages for handlers: expressions, decimals, and a message as a line of JSON.
+"""Values of messages, named by expressions such as `$.order.id`, `msg_id` and `properties.colour`; and whole messages.
 
-Expressions name the values: `$.order.id` in a JSON body, `msg_id`, `properties.colour`. Decimals are for columns with a
-fixed number of digits: up to 38, as in Arrow and Spark. `jsonl` writes a message as one line of JSON, and `exec` passes
-it on.
+A message as one line of JSON is the format that `jsonl` writes and `exec` passes on. Decimals have up to 38 digits, as
+in Arrow and Spark.
 """
 
 from __future__ import annotations

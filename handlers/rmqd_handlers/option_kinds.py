@@ -1,11 +1,8 @@
 """Shared option types of the handlers, and the libraries and connection parameters that they need.
 
-- Sizes and durations in the notation of rmqd's configuration: `256KiB`, `5s`.
-- Database URLs. A URL is refused if its host would contain a part of the password, or if libpq cannot parse it. Errors
-  never quote it.
-- The libpq parameters of every connection, for `postgresql` and for `sql` with psycopg.
-- Names of column types. These are available without pyarrow.
-- Libraries that only some handlers need. Each is installed with an extra, which the error names.
+Sizes and durations have the notation of rmqd's configuration: `256KiB`, `5s`. Database URLs are refused if the host
+would contain a part of the password, or if libpq cannot parse them; errors never quote them. Some libraries are
+installed only with an extra, which the error names. Column types are names, so they need no pyarrow.
 """
 
 from __future__ import annotations

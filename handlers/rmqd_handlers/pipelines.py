@@ -1,9 +1,4 @@
-"""The pipelines `archive`, `select` and `per_minute`.
-
-- `archive`: every message as a row with its date, for a file sink with folders by date and topic.
-- `select`: SQL columns of the messages that match a condition.
-- `per_minute`: counts the messages of each tag per minute, including late ones, and sends the counts as messages.
-"""
+"""The pipelines `archive`, `select` and `per_minute`: messages as rows, SQL columns of messages, and counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The handler `redis`: a batch is one call of a script.
+"""The handler `redis`: a batch is one call of a script, which adds all of its entries.
 
-Scripts are atomic: other clients never see half of a batch. But a script that fails keeps its earlier changes. So an
-entry is added before its mark is set, and no mark exists without its entry.
+Scripts are atomic: other clients never see half of a batch. A script that fails keeps its earlier changes. So an entry
+is added before its mark is set, and no mark exists without its entry.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The handler `parquet`: a call returns when the file with its messages is complete and in the manifest.
-
-A `Filling` is the file that gathers a queue's messages, and the calls that wait for it.
-"""
+"""The handler `parquet`: a call returns when the file that gathers its messages is complete and in the manifest."""
 
 from __future__ import annotations
 

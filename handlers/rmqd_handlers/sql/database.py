@@ -1,7 +1,4 @@
-"""The connections to a database. Its drivers block, so each connection has a separate thread.
-
-The event loop and the thread of a call share its `DatabaseCall`, by which the event loop can cancel the call.
-"""
+"""The connections to a database, whose drivers block, so each has its own thread; and calls with their cancellation."""
 
 from __future__ import annotations
 

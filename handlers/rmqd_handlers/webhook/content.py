@@ -1,7 +1,4 @@
-"""The content of a call: unchanged bodies, rmqd's records as JSON, or CloudEvents 1.0.
-
-A keyed hash of the content lets the receiver verify the sender.
-"""
+"""The content of a call: bodies as they are, rmqd's records as JSON, or CloudEvents 1.0; and its signature."""
 
 from __future__ import annotations
 

@@ -1,10 +1,7 @@
-"""The progress of a query in its checkpoint, and the note next to the checkpoint. The note contains the start offsets,
-and later changes by brokers and operators.
+"""The progress in a query's checkpoint, which only Spark writes, and the note of its generation next to it.
 
-A note file never changes: `note-000007.json` replaces the files before it. So on any file system a note is either
-complete or missing.
-
-`read_done` reads the group's progress from a query's checkpoint, which only Spark writes.
+The note has the generation's start offsets, and later changes by brokers and operators. A note file never changes:
+`note-000007.json` replaces the files before it. So on any file system a note is either complete or missing.
 """
 
 from __future__ import annotations

@@ -2,14 +2,10 @@
 
 It serves `rmqd run` like a worker process: it receives one specification through the inherited socket, reports the
 group's state on request, and drains when the daemon asks for it or ends. SIGTERM also drains it; other signals are left
-to the daemon.
-
-`run_group` runs one group on Spark without a daemon: no restarts and no HTTP, and its metrics are logged.
-
-`catch_output` converts the standard error of Spark's processes to events of rmqd's log.
+to the daemon. `run_group` runs a group without a daemon: no restarts, no HTTP; its metrics are logged.
 
 Java's log lines, and log lines of handlers in Spark's Python processes, go to the standard error that the JVM inherits.
-To keep a log of JSON lines valid, standard error is replaced by a pipe, and a thread reads it.
+To keep a log of JSON lines valid, standard error is replaced by a pipe, and a thread converts its lines to log events.
 """
 
 from __future__ import annotations

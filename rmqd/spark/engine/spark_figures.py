@@ -3,8 +3,6 @@
 Executors return an outcome for each range of a queue that they handled. Spark reports progress for each micro-batch.
 Brokers are polled for the ends of the queues every few seconds, because an idle query makes no progress while its lag
 may grow.
-
-`ProgressListener` receives Spark's progress of each micro-batch.
 """
 
 from __future__ import annotations

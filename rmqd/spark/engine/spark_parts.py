@@ -1,11 +1,9 @@
-"""The parts of a group's run on Spark. Tests replace them, to test a run without Spark.
+"""The parts of a group's run on Spark, which tests replace to run without Spark; and the driver's polls.
 
-`QueuePlaces` polls the brokers for the group's offsets every few seconds, whether or not its query makes progress.
-
-`ClaimStoreWatch` polls the store of `deduplicate` for availability. A task that waits for the store reports nothing to
-the driver before its range is settled, so the driver polls the store itself. The driver's network may not reach the
-store, although executors reach it. So an unreachable store is a problem of the group only if the driver has reached it
-before.
+Brokers are polled for the group's offsets, whether or not its query makes progress. A task that waits for the store of
+`deduplicate` reports nothing before its range is settled, so the driver polls the store itself. Its network may not
+reach the store, although executors reach it. So an unreachable store is a problem of the group only if the driver has
+reached it before.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The source of a group on Spark, for handlers and pipelines: its subscriptions, start offsets and commits.
 
-`WatchedOffsets` never overwrites an offset of another member or an operator, because the driver decides about it.
-
-`BatchTimes` passes the duration of each micro-batch from the driver to the source, which sizes the next batch. The
-source runs in a separate process. It learns that a batch has ended only when the next one is due, up to a minute later
-with a trigger of a minute. So the driver writes the duration to the folder of the pause file.
+Commits never overwrite another member's or operator's offset; the driver handles those. The driver writes the duration
+of each micro-batch into the folder of the pause file, and the source sizes the next one by it. The source runs in a
+separate process, and would learn of a batch's end only when the next one is due, up to a trigger's interval later.
 """
 
 from __future__ import annotations

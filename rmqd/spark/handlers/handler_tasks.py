@@ -3,10 +3,9 @@
 Spark calls it in the process's main thread, one task at a time. The handler, its slots and the connections run in an
 event loop in another thread, so that a handler's background work continues between tasks.
 
-`at_worker_end` calls a function before a worker process ends, because these processes run no exit handlers. Spark
-closes a worker's pipe, whereupon pyspark.daemon ends the process with `os._exit`, and sends SIGHUP at the same time.
-Before each task, pyspark.daemon sets the default action of SIGHUP, which ends the process. So the signal is blocked
-here, and a thread waits for it.
+Worker processes run no exit handlers. Spark closes a worker's pipe, whereupon pyspark.daemon ends it with `os._exit`,
+and sends SIGHUP at the same time, whose default action pyspark.daemon restores before each task. So the signal is
+blocked here, and a thread waits for it.
 """
 
 from __future__ import annotations

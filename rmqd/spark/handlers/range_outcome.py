@@ -1,10 +1,8 @@
-"""The outcome of a range of a queue that an executor handled, and the sizes of micro-batches. No I/O.
+"""The outcome of a range that an executor handled, its task's only row; and the sizes of micro-batches. No I/O.
 
-A `RangeOutcome` is the only row that a task returns.
-
-`Pace` sizes micro-batches so that each lasts a few seconds, and the rate limit is kept. Short batches are good for a
-stop, which waits for the current batch, and for a crash, which repeats the last batch. Long batches are good for
-throughput: Spark takes about 200 ms for each, and 2 s on a busy machine.
+A batch should last a few seconds, within the rate limit. Short batches are good for a stop, which waits for the current
+batch, and for a crash, which repeats the last one. Long batches are good for throughput: Spark takes about 200 ms for
+each, and 2 s on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """One range of a queue, from its first pull until each of its messages is acknowledged, sent back or dead-lettered.
 
-`RangePulls` pulls the range in the handler's event loop, on the executor that handles the range.
-
-Pulls are sent when there is room for their messages, and responses are taken in the queue's order. `range_plan` decides
-what to pull and what responses mean; this module sends and waits.
+It runs in the handler's event loop, on the executor that handles the range. Pulls are sent when there is room for their
+messages, and responses are taken in the queue's order. `range_plan` decides what to pull and what responses mean.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from rmqd.runtime.clock import Clock
     from rmqd.spark.session.queue_range import QueueRange
     from rmqd.wire.command import RemotingCommand
-    from rmqd.wire.messages.message import CorruptMessage, MessageBlock
+    from rmqd.wire.messages.message import CorruptMessage
 
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)

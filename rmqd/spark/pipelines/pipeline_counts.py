@@ -1,10 +1,7 @@
-"""The micro-batch that a pipeline's sink receives, and its message counts.
+"""The micro-batch that a pipeline's sink receives, and message counts from Spark's progress reports.
 
-Unlike the executors of a handler, a pipeline's executors report nothing to rmqd. So Spark's progress reports contain
-the counts (`observed`, `outcomes_of`).
-
-A source's task can return only rows. So it reports lost messages in an extra row (`with_lost_row`), with an additional
-column that is null for messages. Pipelines do not see that row and column.
+Unlike the executors of a handler, a pipeline's executors can return only rows to rmqd. So a task reports how many
+messages it lost in an extra row, with a column that is null for messages and that pipelines do not see.
 """
 
 from __future__ import annotations

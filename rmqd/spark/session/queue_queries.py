@@ -1,7 +1,4 @@
-"""Queries of many queues that only Spark needs, and their answers.
-
-Requests to brokers find pending resets, offsets by time and message sizes, and create retry topics.
-"""
+"""Requests that only Spark needs, and the answers of brokers and name servers for many queues."""
 
 from __future__ import annotations
 

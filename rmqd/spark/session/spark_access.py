@@ -1,10 +1,7 @@
-"""Access to RocketMQ for Spark processes: name servers, keys and TLS, from options or from a group's configuration.
+"""Access to RocketMQ for Spark processes, and the parsing of options in `load()` and `save()`. No I/O but for secrets.
 
-Spark shows options in plans, in its UI and in its event logs. So options contain only references to secrets, and each
-process, on the driver and on executors, resolves them itself. No other I/O.
-
-`GivenOptions` reads the options of `load()` and `save()`. Spark passes all values as text, and all names in lower
-case.
+Spark passes all values as text, and all names in lower case. It shows options in plans, in its UI and in its event
+logs. So options contain only references to secrets, and each process, on the driver and on executors, resolves them.
 """
 
 from __future__ import annotations

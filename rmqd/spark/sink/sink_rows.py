@@ -1,10 +1,7 @@
-"""The sink's options and columns, checked together before anything is sent. No I/O.
+"""The sink's options and columns, checked before anything is sent, and rows as messages. No I/O.
 
-`rows_of` converts each row of an Arrow batch to a message.
-
-If a sink rejects a row of a pipeline, `places_of` finds the message that the row was read from.
-
-The place of the message is in the column `_place`, which no sink stores, or in columns of the source.
+For a stream, Spark also passes its own options. A pipeline keeps the place of the message that a row was read from in
+the column `_place`, which no sink stores, or in columns of the source. A sink names this message if it rejects the row.
 """
 
 from __future__ import annotations

@@ -3,12 +3,10 @@
 Delivery is at least once: a task returns its commit message only when all of its rows are stored. A task that Spark
 retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_PART and RMQD_SEQ.
 
-`bundles` groups rows into RocketMQ batches, one for each request. A RocketMQ batch has one topic and one queue, and
-none of its messages is delayed. The broker stores each message separately. Rows of one lane stay together, in order.
-
-`RowSender` is an executor's producer: one for each process and name server, kept from task to task. Its event loop runs
-only while rows are sent, in the thread of the task. Between batches, Spark's process reads the next batch, so a second
-thread would gain nothing.
+An executor keeps one producer for each process and name server. Its event loop runs only while a batch of rows is sent,
+in the thread of the task. Between batches, Spark's process reads the next batch, so a second thread would gain nothing;
+and sends waiting for a stopped loop would time out. A request has a RocketMQ batch: several messages of one topic and
+queue, none delayed, which the broker stores separately. Rows of one lane stay together, in order.
 """
 
 from __future__ import annotations

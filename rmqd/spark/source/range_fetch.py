@@ -1,11 +1,8 @@
-"""Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, blocking.
+"""Reads ranges of queues on an executor of `spark.read` and `spark.readStream`, over blocking connections.
 
-`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on.
-
-`PullConnection` is a blocking connection from an executor to a broker, with several pulls in flight.
-
-Spark reads synchronously, in one process for each core: an event loop in a second thread would only compete with the
-building of batches. While a batch is built, the broker writes the next responses into the socket's buffer.
+`range_plan` decides what to pull and what responses mean; this module sends, waits and passes messages on. Spark reads
+synchronously, in one process for each core: an event loop in a second thread would only compete with the building of
+batches. While a batch is built, the broker writes the next responses into the socket's buffer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The source's columns (names, SQL types and content), and the values of its options. Imports neither pyspark nor
-pyarrow.
+"""The columns of the source, and parsers for its options, which raise ValueError or RmqdError with the expected values.
 
-The parsers of option values raise ValueError or RmqdError with the expected values.
+No I/O, except for reading the clock for `-1h`; imports neither pyspark nor pyarrow.
 """
 
 from __future__ import annotations

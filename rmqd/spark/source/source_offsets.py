@@ -1,9 +1,4 @@
-"""The bounds of a read, from its options, and a query's offsets in all its queues. No I/O.
-
-`Offsets` is stored in Spark's checkpoint, as the JSON `{"v": 1, "q": {topic: {broker: {queue id: offset}}}, "new":
-{...}, ...}`. An offset is the first unread one. `new` contains the queues that this batch is the first to read (in a
-query's first batch: all), with their start offsets, so that a batch repeated from the checkpoint reads the same
-messages again. Spark compares the text, so all keys are sorted.
+"""Start and end of a read, and a query's offsets in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow.
 
 This module imports neither pyspark nor pyarrow.
 """

@@ -1,4 +1,4 @@
-"""The progress of a query: the ends of the queues, the end of its next batch, and its lag.
+"""The progress of a query: the ends of the queues, the end of its next batch with a share of the backlog, and its lag.
 
 Brokers may not answer while others do. A query continues without their queues.
 """

@@ -1,15 +1,13 @@
 """Decodes many stored messages at once into columns, using numpy and Arrow.
 
-Responses are kept unparsed until they fill a batch; then each field of all messages is read in one step. Only finding
-the end of a message (`FramedReply`) and checking its CRC is done for each message separately. The layout is the same as
-in `rmqd.wire.messages.message` and `record`.
+The layout of a record is the same as in `rmqd.wire.messages.record`. Responses are kept unparsed until they fill a
+batch; then each field of all messages is read in one step. Only finding the end of a message and checking its CRC is
+done for each message separately. Batches that brokers store as one record (queue.type=BatchCQ) are unpacked, with the
+same result as for handlers.
 
-`FramedReply` finds the start of each record of a response before the response is accepted. Incomplete responses are
-pulled again. As in `rmqd.wire.messages.decode`, the total size of a record and the lengths of its parts must agree.
-Most producers send messages of equal length, so consecutive records of equal layout are checked at once.
-
-`unwrapped` unpacks batches that brokers store as one record (queue.type=BatchCQ), with the same result as for
-handlers.
+The start of each record is found before a response is accepted (`FramedReply`), and incomplete responses are pulled
+again. As in `rmqd.wire.messages.decode`, a record's total size and the lengths of its parts must agree. Most producers
+send messages of equal length, so consecutive records of equal layout are checked at once.
 """
 
 from __future__ import annotations

@@ -7,12 +7,6 @@ All methods but `read` run in one process for each run of a query, which keeps t
 
 and compares offsets by their text. `start` is the end of the last batch in the checkpoint, which the group has
 finished, so `latestOffset` commits it to the broker. Spark calls `commit` one batch late, and never for the last batch.
-
-`GoneQueues` has the queues in the checkpoint that the query no longer reads, because their broker or topic disappeared,
-or they were unsubscribed.
-
-The offsets of these queues are kept for a retention time, so that reading continues there if a broker returns. Then
-they are removed.
 """
 
 from __future__ import annotations
@@ -53,7 +47,11 @@ log = structlog.get_logger(__name__)
 
 
 class GoneQueues:
-    """When queues disappeared (milliseconds since 1970). Also stored in the end of a batch, for the next run."""
+    """The queues of the checkpoint whose broker or topic disappeared, or that are unsubscribed.
+
+    Their offsets are kept for a retention time, so that reading continues there if a broker returns. The times when
+    they disappeared (milliseconds since 1970) are also stored in the end of a batch, for the next run.
+    """
 
     def __init__(self, retention_seconds: float) -> None:
         self._retention_ms = retention_seconds * 1000

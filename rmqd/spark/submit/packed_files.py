@@ -1,12 +1,8 @@
 """A packed environment: an archive with rmqd, plugins and their dependencies, which Spark unpacks for each executor.
 
-It contains no interpreter. Its `bin/python` is a launcher that starts the node's Python, which must have the same
-version, with `lib` first on the path. So the archive can be unpacked anywhere, and a node without a suitable Python
-reports that.
-
-`packed_files` finds its files: rmqd, distributions with plugins, their dependencies, and single modules.
-
-The files are copied from the environment of this program, so executors run the code that was tested here.
+The files are taken from the environment of this program, so executors run the code that was tested here. There is no
+interpreter. The archive's `bin/python` is a launcher that starts the node's Python, which must have the same version,
+with `lib` first on the path. So it can be unpacked anywhere, and a node without a suitable Python reports that.
 """
 
 from __future__ import annotations
