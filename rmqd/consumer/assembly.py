@@ -15,18 +15,17 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
-from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.handling.send_back import NoRetry, SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.hooks import GroupHooks, Hook
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore, OffsetsFile
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartOffsets
 from rmqd.consumer.offsets.start_offsets import StartOffsets
-from rmqd.consumer.rebalance.broadcasting import EveryQueue, NoRetry
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.rebalance.rebalance import Division
-from rmqd.consumer.services import GroupOffsetStore, Leases, Ownership, RetryPolicy
+from rmqd.consumer.services import GroupOffsetStore, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
@@ -74,8 +73,9 @@ def assemble(
     group_hooks = GroupHooks(hooks, named, client.client_id, clock) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
-    own_policy, store, start_offsets, ownership, leases = _by_message_model(options, client, clock, receipts)
+    own_policy, store, start_offsets, ownership = _by_message_model(options, client, clock, receipts)
     retry_policy = retry_policy or own_policy
+    leases = ownership if options.consume_mode == "orderly" else None
     service: HandlerSlots
     if options.repeats_in_place:
         service = ConsumeMessageOrderlyService(options, handler, retry_policy, leases, clock)
@@ -107,7 +107,7 @@ def assemble(
     if polls is not None and polls.chosen:
         from rmqd.consumer.rebalance.rebalance import ChosenDivision
 
-        context.ownership = EveryQueue()
+        context.ownership = Ownership()
         context.subscriptions.pop(retry_topic(options.group), None)
         for topic in context.subscriptions:
             client.routes.watch(topic)
@@ -129,16 +129,14 @@ def assemble(
 
 def _by_message_model(
     options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
-) -> tuple[RetryPolicy, GroupOffsetStore, StartOffsets, Ownership, Leases | None]:
-    """Return the parts that depend on the message model. The last is an orderly group's lease source, else None."""
-    group, is_orderly = options.group, options.consume_mode == "orderly"
+) -> tuple[RetryPolicy, GroupOffsetStore, StartOffsets, Ownership]:
+    """Return the parts that depend on the message model."""
+    group = options.group
     if options.message_model == "broadcasting":
         folder = unwrap_namespace(group, options.namespace)
         identity = partial(_identity, options, client)
         local_store = LocalFileOffsetStore(options.local_offsets_directory, folder, clock, identity)
-        every_queue = EveryQueue()
-        local_start_offsets = FileStartOffsets(client, options, clock, local_store)
-        return NoRetry(options), local_store, local_start_offsets, every_queue, every_queue if is_orderly else None
+        return NoRetry(options), local_store, FileStartOffsets(client, options, clock, local_store), Ownership()
     store = RemoteBrokerOffsetStore(client, group, clock)
     if options.offset_store is not None:
         from rmqd.consumer.offsets.own_store import OwnOffsetStore
@@ -151,11 +149,10 @@ def _by_message_model(
         from rmqd.consumer.pop.pop_retries import PopSendBack
 
         retry_policy = PopSendBack(client, group, limit, receipts)
-    if is_orderly:
-        locks = QueueLock(client, group, clock)
-        return retry_policy, store, start_offsets, locks, locks
+    if options.consume_mode == "orderly":
+        return retry_policy, store, start_offsets, QueueLock(client, group, clock)
     ownership = QueueOwnership(client, group, options.queue_handover_timeout_seconds, clock)
-    return retry_policy, store, start_offsets, ownership, None
+    return retry_policy, store, start_offsets, ownership
 
 
 def local_offsets(options: ConsumerOptions, client: ClientInstance) -> dict[MessageQueue, int]:

@@ -106,6 +106,19 @@ class GroupContext:
         """The group's name without the namespace, as operators know it."""
         return unwrap_namespace(self.options.group, self.options.namespace)
 
+    async def announce(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
+
+        Brokers refuse pulls for a subscription that they do not know. A broker that does not respond learns the
+        subscriptions from its next heartbeat.
+        """
+        self.announced.update(subscriptions)
+        try:
+            await self.client.heartbeat.beat()
+        finally:
+            for topic in subscriptions:
+                self.announced.pop(topic, None)
+
     def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
         """Return a problem of this group. Its next step contains names without the namespace."""
         of = unwrap_namespace(topic or "TOPIC", self.options.namespace)

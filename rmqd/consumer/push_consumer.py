@@ -30,7 +30,6 @@ from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.consumer.rebalance.broadcasting import announce
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.services import Consumer, RetryPolicy
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
@@ -56,7 +55,7 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     filters = _changed_filters(context, options)
     if filters:
         try:
-            await announce(context, filters)
+            await context.announce(filters)
         except BaseException:
             _withdraw(context, filters)
             raise

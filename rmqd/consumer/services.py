@@ -15,7 +15,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
-from rmqd.handler_api.batch import Batch, Lease
+from rmqd.handler_api.batch import ENDLESS, Batch, Lease
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -219,13 +219,6 @@ class GroupOffsetStore(ABC):
         """Commit many offsets. Return whether all succeeded; the next round retries the others."""
 
 
-class Leases(Protocol):
-    """Shows an orderly group whether it holds the lock of a queue."""
-
-    def lease(self, queue: MessageQueue) -> Lease | None:
-        """Return the lease of the queue's lock under which a batch may be handled now; None if the lock is not held."""
-
-
 class Ownership:
     """Decides which assigned queues this member may consume now.
 
@@ -272,6 +265,13 @@ class Ownership:
     def holds(self, queue: MessageQueue) -> bool:
         """Return whether an acquired queue may be consumed now. Only orderly groups can lose this right for a while."""
         return True
+
+    def lease(self, queue: MessageQueue) -> Lease | None:
+        """Return the lease under which an orderly group may handle a batch now; None while it lacks the queue's lock.
+
+        A broadcasting group has no locks, so its leases never end.
+        """
+        return ENDLESS
 
     async def run(self) -> None:
         """Maintain the ownership of the acquired queues until cancelled."""

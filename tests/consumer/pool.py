@@ -20,8 +20,7 @@ from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.rebalance.broadcasting import EveryQueue
-from rmqd.consumer.services import Leases
+from rmqd.consumer.services import Ownership
 from rmqd.consumer.stats.counters import CanaryStats, TopicStats
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock, SystemClock
@@ -90,7 +89,7 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         *,
         is_async: bool = True,
         clock: Clock | None = None,
-        leases: Leases | None = None,
+        leases: Ownership | None = None,
         second: Callable[..., Any] | None = None,
         **values: Any,
     ) -> AsyncIterator[Pool]:
@@ -105,7 +104,7 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
             canary = Canary(handler_of(second, is_async=is_async), options, clock or SystemClock())
             handler = canary.around(handler)
         if options.consume_mode == "orderly" and not options.order_by:
-            leases = leases or EveryQueue()  # locks that nobody takes
+            leases = leases or Ownership()  # locks that nobody takes
         if options.repeats_in_place:
             service: HandlerSlots = ConsumeMessageOrderlyService(
                 options, handler, send_back, leases, clock or SystemClock()

@@ -27,7 +27,7 @@ from rmqd.consumer.handling.handler_failures import (
 from rmqd.consumer.handling.ready_queues import Make
 from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_acknowledged, report, still_ours
 from rmqd.consumer.handling.slots import HandlerSlots
-from rmqd.consumer.services import Leases, RetryPolicy
+from rmqd.consumer.services import Ownership, RetryPolicy
 from rmqd.handler_api.batch import (
     AGAIN,
     Batch,
@@ -254,10 +254,10 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         options: ConsumerOptions,
         handler: LoadedHandler,
         retry_policy: RetryPolicy,
-        leases: Leases | None,
+        leases: Ownership | None,
         clock: Clock,
     ) -> None:
-        """`leases` are the locks of an orderly group; None for any other group."""
+        """`leases` has the locks of an orderly group; None for any other group."""
         super().__init__(options, handler, clock)
         self._is_by_key = bool(options.order_by)
         if self._is_by_key:

@@ -112,6 +112,7 @@ FIRST_DELAY_LEVEL: Final = 3  # the broker adds the number of attempts to this l
 LEVEL_SECONDS: Final[tuple[float, ...]] = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
 LAST_DELAY_LEVEL: Final = len(LEVEL_SECONDS)
 MAX_REFUSED: Final = 1000  # refused messages that are remembered for reports
+NO_LIMIT: Final = -1
 
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for two property names of ours, and for properties that the broker adds
 
@@ -278,6 +279,46 @@ class SendBack:
         await send_message(
             self._client.remoting, address, header, message.stored_body, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS
         )
+
+
+class NoRetry:
+    """Drops a message after its last attempt and logs it: a broadcasting group has no retry topic and no dead letters.
+
+    In a concurrent group the first failure is the last attempt, as in Java. An orderly group retries in place first.
+    """
+
+    limit = "broadcasting groups have no retries"
+
+    def __init__(self, options: ConsumerOptions) -> None:
+        self._max = options.max_reconsume_times if options.consume_mode == "orderly" else 0
+        if self._max > 0:
+            self.limit = "max_reconsume_times reached"
+
+    def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
+        """Whether the message is dropped if this attempt fails."""
+        return self._max != NO_LIMIT and message.reconsume_times - not_counted >= self._max
+
+    def delay_level(self, message: Message, asked: int) -> int:
+        """Return `asked`, which is not used, because nothing is sent back."""
+        return asked
+
+    def delay_seconds(self, message: Message, level: int) -> float:
+        return 0.0
+
+    async def retry(self, message: Message, delay_level: int) -> bool:
+        """Drop the message, because redelivery is impossible. Callers check `is_last_attempt` first."""
+        return await self.dead_letter(message, self.limit, None)
+
+    async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
+        """Drop the message."""
+        log.warning(
+            "message.dropped",
+            queue=str(message.message_queue),
+            offset=message.queue_offset,
+            msg_id=message.msg_id,
+            reason=reason,
+        )
+        return True
 
 
 def _can_be_copied(message: Message) -> bool:

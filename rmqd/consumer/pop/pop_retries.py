@@ -22,7 +22,6 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.send_back import LEVEL_SECONDS, SendBack
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopReceipts
-from rmqd.consumer.rebalance.broadcasting import announce
 from rmqd.consumer.rebalance.rebalance import Division, MemberShare
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError
@@ -114,7 +113,7 @@ class PopRetries:
         context.stats.setdefault(retry, context.stats[retry_topic(self._group)])
         subscription = tag_subscription(retry, SUBSCRIPTION_ALL, int(context.clock.wall() * 1000))
         # announce first, because its queues can be assigned and pulled at any time
-        await announce(context, {retry: subscription})
+        await context.announce({retry: subscription})
         context.subscriptions[retry] = subscription
 
     def is_over(self, topic: str, held: Collection[MessageQueue]) -> bool:

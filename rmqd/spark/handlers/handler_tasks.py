@@ -32,6 +32,7 @@ from rmqd.consumer.handling.message_trace import message_trace
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.hooks import GroupHooks
+from rmqd.consumer.services import Ownership
 from rmqd.errors import RmqdError
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.plugins.handler_catalogue import load_handler
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from rmqd.plugins.telemetry import Telemetry
     from rmqd.spark.session.group_spec import GroupSpec
     from rmqd.spark.session.queue_range import QueueRange
-    from rmqd.wire.message_queue import MessageQueue
 
 
 _leave: Final = os._exit
@@ -111,16 +111,6 @@ def handler_process(spec: GroupSpec, key: str) -> TaskHandler:
             raise
         settle_worker_garbage()
     return found
-
-
-class TaskLease:
-    """The lease of a queue on Spark. It is always valid, because Spark runs only one task for a range."""
-
-    valid = True
-
-    def lease(self, queue: MessageQueue) -> TaskLease:
-        """Return this lease, because the task owns its queue."""
-        return self
 
 
 class TaskHandler:
@@ -205,8 +195,8 @@ class TaskHandler:
         if self._hooks is not None:
             handler = self._hooks.around(handler)
         self._retry_policy = SendBack(self._client, options.group, reconsume_limit(options))
-        self._service: HandlerSlots = (
-            ConsumeMessageOrderlyService(options, handler, self._retry_policy, TaskLease(), self._clock)
+        self._service: HandlerSlots = (  # Spark runs one task for a range, so no locks are needed
+            ConsumeMessageOrderlyService(options, handler, self._retry_policy, Ownership(), self._clock)
             if options.consume_mode == "orderly"
             else ConsumeMessageConcurrentlyService(options, handler, self._retry_policy, self._clock)
         )

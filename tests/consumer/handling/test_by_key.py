@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.services import Ownership
 from rmqd.handler_api.batch import ENDLESS, Batch, DeadLetter, Decision, EndlessLease, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -228,7 +229,7 @@ async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_sel
     assert former.stats.snapshot().duplicates == {"offset_moved": 1}
 
 
-class Locks:
+class Locks(Ownership):
     """Queue locks that a test takes away and gives back."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.rebalance.broadcasting import EveryQueue
+from rmqd.consumer.services import Ownership
 from rmqd.handler_api.batch import Batch, Retry, Suspend
 from tests.clock import ManualClock
 from tests.consumer.pool import TIMEOUT_SECONDS, Gate, StartPool, done, handled
@@ -214,7 +214,7 @@ async def test_a_call_past_its_deadline_is_reported_once_and_its_result_counts(
     options = {"max_reconsume_times": 0, "concurrency": 1, **ORDERLY, **order}
     with capture_logs() as logs:
         async with pool(
-            handle_in_loop if is_async else handle, is_async=is_async, clock=clock, leases=EveryQueue(), **options
+            handle_in_loop if is_async else handle, is_async=is_async, clock=clock, leases=Ownership(), **options
         ) as running:
             queue = running.keyed(["a", "a"]) if order else running.queue(2)
             await eventually(lambda: bool(seen), "the handler has a message")
