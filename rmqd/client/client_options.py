@@ -75,8 +75,6 @@ def _routable_host(peer: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else host
 
 
-__all__ = ["MAX_TRACE_CALLS", "ClientOptions", "TlsOptions", "TraceOptions"]
-
 MAX_TRACE_CALLS: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
 
 

@@ -56,9 +56,6 @@ def _read(topic: str, body: bytes) -> PushedReset:
     return PushedReset(topic, {queue: offset for queue, offset in table.items() if queue.topic == topic}, len(table))
 
 
-__all__ = ["GroupMembership"]
-
-
 class GroupMembership(Protocol):
     """A consumer group as the client sees it: its part of heartbeats, and its responses to brokers."""
 
@@ -249,7 +246,7 @@ class Heartbeat:
         try:
             async with self._clock.timeout(self._deadline):
                 connection = await self._remoting.connection(address)
-                version = await send_heartbeat(self._remoting, address, data, timeout_seconds=self._deadline)
+                version = await send_heartbeat(self._remoting, address, data)
         except TimeoutError:
             error: RmqdError = RemotingTimeoutError(
                 address, f"no response to the heartbeat within {self._deadline:g} s"

@@ -29,6 +29,7 @@ from rmqd.wire.headers.group_headers import (
 from rmqd.wire.message_queue import MessageQueue
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
+LOCK_TIMEOUT_SECONDS = 1.0  # Java: lockBatchMQ
 RELAYED_TIMEOUT_SECONDS = 12.0  # longer than a broker waits for a member: AdminBrokerProcessor.callConsumer
 
 
@@ -47,18 +48,10 @@ async def get_consumer_list(
     return list(GetConsumerListByGroupResponseBody.from_json(reply.body).consumer_id_list)
 
 
-async def send_heartbeat(
-    remoting: RemotingClient,
-    address: str,
-    heartbeat: HeartbeatData,
-    *,
-    timeout_seconds: float = HEARTBEAT_TIMEOUT_SECONDS,
-) -> int:
+async def send_heartbeat(remoting: RemotingClient, address: str, heartbeat: HeartbeatData) -> int:
     """Send this process's groups and their subscriptions to a broker. Returns the broker's version number."""
-    reply = await request(
-        remoting, address, RequestCode.HEART_BEAT, heartbeat.to_json(), timeout_seconds=timeout_seconds
-    )
-    return reply.version
+    body, timeout = heartbeat.to_json(), HEARTBEAT_TIMEOUT_SECONDS
+    return (await request(remoting, address, RequestCode.HEART_BEAT, body, timeout_seconds=timeout)).version
 
 
 async def unregister_client(remoting: RemotingClient, address: str, client_id: str, *, consumer_group: str) -> None:
@@ -126,17 +119,11 @@ async def delete_subscription_group(remoting: RemotingClient, address: str, grou
 
 
 async def lock_batch(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    client_id: str,
-    queues: Iterable[MessageQueue],
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, group: str, client_id: str, queues: Iterable[MessageQueue]
 ) -> frozenset[MessageQueue]:
     """Lock queues for a client, or renew its locks. Returns the queues that the client has locked."""
-    body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues))
-    reply = await request(remoting, address, RequestCode.LOCK_BATCH_MQ, body.to_json(), timeout_seconds=timeout_seconds)
+    body = LockBatchRequestBody(consumer_group=group, client_id=client_id, queues=tuple(queues)).to_json()
+    reply = await request(remoting, address, RequestCode.LOCK_BATCH_MQ, body, timeout_seconds=LOCK_TIMEOUT_SECONDS)
     return frozenset(LockBatchResponseBody.from_json(reply.body).queues)
 
 
@@ -148,17 +135,11 @@ async def unlock_batch(
     await request(remoting, address, RequestCode.UNLOCK_BATCH_MQ, body.to_json())
 
 
-async def control_lite_subscription(
-    remoting: RemotingClient,
-    address: str,
-    subscription: LiteSubscription,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> None:
+async def control_lite_subscription(remoting: RemotingClient, address: str, subscription: LiteSubscription) -> None:
     """Subscribe a client to lite topics at a broker, or unsubscribe it.
 
     Raises RequestCodeNotSupportedError from a broker before 5.5, and a BrokerError with the code
     LITE_SUBSCRIPTION_QUOTA_EXCEEDED if the broker has too many subscriptions.
     """
     body = LiteSubscriptionCtlRequestBody((subscription,)).to_json()
-    await request(remoting, address, RequestCode.LITE_SUBSCRIPTION_CTL, body, timeout_seconds=timeout_seconds)
+    await request(remoting, address, RequestCode.LITE_SUBSCRIPTION_CTL, body)

@@ -37,16 +37,9 @@ class StoredOffset:
     is_certain: bool
 
 
-async def query_consumer_offset(
-    remoting: RemotingClient,
-    address: str,
-    group: str,
-    queue: MessageQueue,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> int | None:
+async def query_consumer_offset(remoting: RemotingClient, address: str, group: str, queue: MessageQueue) -> int | None:
     """Return the group's committed offset in a queue, or None if it never committed."""
-    found = await query_stored_offset(remoting, address, group, queue, timeout_seconds=timeout_seconds)
+    found = await query_stored_offset(remoting, address, group, queue)
     return None if found is None else found.offset
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, request
+from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors.broker_errors import NoPermissionError
@@ -97,18 +97,13 @@ ACK_TIMEOUT_SECONDS = 3.0  # Java: ASYNC_TIMEOUT
 
 
 async def query_assignment(
-    remoting: RemotingClient,
-    address: str,
-    body: QueryAssignmentRequestBody,
-    *,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    remoting: RemotingClient, address: str, body: QueryAssignmentRequestBody
 ) -> tuple[MessageQueueAssignment, ...] | None:
     """Return a member's queues of a topic, and whether to pull or pop each; None if the broker does not know them yet.
 
     Raises RequestCodeNotSupportedError from a broker of RocketMQ 4.
     """
-    code = RequestCode.QUERY_ASSIGNMENT
-    reply = await request(remoting, address, code, body.to_json(), timeout_seconds=timeout_seconds)
+    reply = await request(remoting, address, RequestCode.QUERY_ASSIGNMENT, body.to_json())
     return QueryAssignmentResponseBody.from_json(reply.body).assignments
 
 
@@ -156,7 +151,13 @@ async def change_invisible_time(
     """Hide a popped message for `invisible_ms` from now on, and return its new handle."""
     header = change_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
-    return renewed(handle, ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields))
+    told = ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields)
+    return handle._replace(  # its start offset is the message's own
+        start_offset=handle.queue_offset,
+        pop_time=told.pop_time,
+        invisible_time=told.invisible_time,
+        revive_queue_id=told.revive_qid,
+    )
 
 
 def change_header(
@@ -172,14 +173,4 @@ def change_header(
         invisible_time=invisible_ms,
         lite_topic=lite_topic,
         bname=handle.broker_name,
-    )
-
-
-def renewed(handle: PopHandle, header: ChangeInvisibleTimeResponseHeader) -> PopHandle:
-    """Return the new handle of a message whose invisible time changed. Its start offset is the message's own."""
-    return handle._replace(
-        start_offset=handle.queue_offset,
-        pop_time=header.pop_time,
-        invisible_time=header.invisible_time,
-        revive_queue_id=header.revive_qid,
     )

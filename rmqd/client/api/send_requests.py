@@ -17,6 +17,7 @@ from rmqd.wire.headers.send_headers import (
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import MSG_REGION, TRACE_ON
 
+SEND_BACK_TIMEOUT_SECONDS = 5.0  # Java: consumerSendMessageBack
 DEFAULT_REGION = "DefaultRegion"  # Java: MixAll.DEFAULT_TRACE_REGION_ID; for brokers that do not report theirs
 # The message is in the broker's log, but the disk or the slave took longer than the broker waits.
 STORED = frozenset(
@@ -107,7 +108,6 @@ async def send_message_back(
     origin_topic: str = "",
     max_reconsume_times: int | None = None,
     unit_mode: bool = False,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> None:
     """Send a message back: its broker delivers it to the group again.
 
@@ -125,4 +125,4 @@ async def send_message_back(
         max_reconsume_times=max_reconsume_times,
         bname=broker_name,
     )
-    await request(remoting, address, header, timeout_seconds=timeout_seconds)
+    await request(remoting, address, header, timeout_seconds=SEND_BACK_TIMEOUT_SECONDS)

@@ -21,7 +21,6 @@ from rmqd.wire.command import RemotingCommand, encode_request
 
 log = structlog.get_logger(__name__)
 
-ONEWAY_TIMEOUT_SECONDS = 3.0  # limit for writing a one-way request to the socket
 TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS server's response to a plain request
 OPAQUE: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
 """The numbers of requests: one series for the process, as in the Java client."""
@@ -135,11 +134,6 @@ class RemotingConnection(asyncio.Protocol):
             return await future
         finally:
             self.pending.drop(opaque)
-
-    async def invoke_oneway(self, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
-        """Send a request that gets no response."""
-        await self.drained(ONEWAY_TIMEOUT_SECONDS)
-        self.write(encode_request(code, next(OPAQUE), ext_fields, body, oneway=True))
 
     async def drained(self, timeout_seconds: float) -> None:
         """Wait while the peer reads slower than this end writes. Raises RemotingTimeoutError if that takes too long."""

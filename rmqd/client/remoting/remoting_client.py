@@ -125,11 +125,6 @@ class RemotingClient(ConnectionPool):
         frame = encode_request(code, opaque, self.security.signed(ext_fields))
         return connection.call(code, opaque, frame, timeout_seconds)
 
-    async def invoke_oneway(self, address: str, code: int, ext_fields: dict[str, str], body: bytes = b"") -> None:
-        """Send a request that gets no response."""
-        connection = self.connected(address) or await self.connection(address)
-        await connection.invoke_oneway(code, self.security.signed(ext_fields, body), body)
-
     def secure(self, options: ClientOptions) -> None:
         """Use other keys and certificates from now on. If the TLS settings changed, every connection is replaced."""
         must_renew = self.security.change(options)

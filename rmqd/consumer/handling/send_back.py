@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.admin_requests import create_topic
-from rmqd.client.api.send_requests import send_message, send_message_back
+from rmqd.client.api.send_requests import SEND_BACK_TIMEOUT_SECONDS, send_message, send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import InvalidMessageError, RmqdError
@@ -105,7 +105,6 @@ def plain(text: str) -> str:
 
 log = structlog.get_logger(__name__)
 
-SEND_BACK_TIMEOUT_SECONDS: Final = 5.0  # Java: consumerSendMessageBack
 CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java's meaning of -1 in a concurrent group
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker adds the number of attempts to this level
@@ -205,7 +204,6 @@ class SendBack:
                 origin_topic=message.origin_topic,
                 max_reconsume_times=self._max,
                 unit_mode=self._client.options.unit_mode,
-                timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
         except RmqdError as error:
             self._refusal = str(error)

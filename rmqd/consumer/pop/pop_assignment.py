@@ -202,9 +202,6 @@ class PopAssignment(Assignment):
             block.renew_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
 
 
-TIMEOUT_SECONDS: Final = 3.0  # Java: QUERY_ASSIGNMENT_TIMEOUT
-
-
 class DivisionByBroker(Division):
     """A broker decides which queues a member pops or pulls (request 400).
 
@@ -285,4 +282,4 @@ class DivisionByBroker(Division):
 
     async def _ask(self, address: str, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
         body = QueryAssignmentRequestBody(topic, self._group, self._client.client_id, self._strategy)
-        return await query_assignment(self._client.remoting, address, body, timeout_seconds=TIMEOUT_SECONDS)
+        return await query_assignment(self._client.remoting, address, body)

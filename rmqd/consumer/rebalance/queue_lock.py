@@ -31,7 +31,6 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 RENEW_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
-LOCK_TIMEOUT_SECONDS: Final = 1.0  # Java: lockBatchMQ
 LOCKED_AT_ONCE: Final = 200  # queues in one request: a busy machine must read the response before the timeout
 
 
@@ -60,14 +59,8 @@ class BrokerLocks:
         granted, wanted = set[MessageQueue](), [*queues]
         try:
             for start in range(0, len(wanted), LOCKED_AT_ONCE):
-                granted |= await lock_batch(
-                    self._client.remoting,
-                    address,
-                    self._name,
-                    self._client.client_id,
-                    wanted[start : start + LOCKED_AT_ONCE],
-                    timeout_seconds=LOCK_TIMEOUT_SECONDS,
-                )
+                some = wanted[start : start + LOCKED_AT_ONCE]
+                granted |= await lock_batch(self._client.remoting, address, self._name, self._client.client_id, some)
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
             unknown = isinstance(error, AccessRefusedError) and error.refusal.is_about_who  # reported by the client

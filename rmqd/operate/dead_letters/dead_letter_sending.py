@@ -20,9 +20,9 @@ from typing import Final
 from rmqd.client.api.admin_requests import topic_stats
 from rmqd.client.api.group_requests import subscription_groups
 from rmqd.client.api.offset_requests import get_max_offset, search_offset, update_consumer_offset
-from rmqd.client.api.send_requests import send_message, send_message_back
+from rmqd.client.api.send_requests import SEND_BACK_TIMEOUT_SECONDS, send_message, send_message_back
 from rmqd.client.instance import ClientInstance
-from rmqd.consumer.handling.send_back import CONCURRENT_MAX_RECONSUME_TIMES, SEND_BACK_TIMEOUT_SECONDS, copy_header
+from rmqd.consumer.handling.send_back import CONCURRENT_MAX_RECONSUME_TIMES, copy_header
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.operate.dead_letters.dead_letter import (
@@ -98,7 +98,6 @@ class CopySender:
                 origin_topic=message.record_topic,
                 max_reconsume_times=message.reconsume_times + 1,
                 unit_mode=unit_mode,
-                timeout_seconds=SEND_BACK_TIMEOUT_SECONDS,
             )
             return
         header = copy_header(

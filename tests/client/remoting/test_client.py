@@ -240,13 +240,6 @@ async def test_a_lost_connection_fails_what_waits_and_is_made_anew(remoting: Rem
     assert remoting.traffic.failures == {(ASK, "closed"): 1}
 
 
-async def test_one_way_requests(remoting: RemotingClient, peer: Peer) -> None:
-    """They are marked as such, and nobody waits."""
-    await remoting.invoke_oneway(peer.address, ASK, {"n": "1"}, b"body")
-    (request,) = await peer.received(ASK)
-    assert (request.is_oneway, request.ext_fields, request.body) == (True, {"n": "1"}, b"body")
-
-
 async def test_the_peers_requests_are_answered_beside_ours(remoting: RemotingClient, peer: Peer) -> None:
     """A handler that takes its time delays neither our answers nor other requests; opaques of both sides may meet."""
     release = asyncio.Event()
@@ -288,7 +281,7 @@ async def test_signing_sees_fields_and_body(peer: Peer) -> None:
     """Whoever is asked, each request carries who asks, and a signature of its own."""
     client = RemotingClient(ClientOptions(access_key="ak", secret_key="sk12345678", security_token="st"))
     await client.invoke(peer.address, ASK, {"n": "1"}, b"body")
-    await client.invoke_oneway(peer.address, OTHER, {}, b"")
+    await client.invoke(peer.address, OTHER, {}, b"")
     who = Credentials("ak", "sk12345678", "st")
     assert peer.got(ASK)[0].ext_fields == who.signed({"n": "1"}, b"body")
     assert (await peer.received(OTHER))[0].ext_fields == who.signed({}, b"")

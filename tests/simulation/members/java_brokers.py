@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rmqd.client.api.group_requests import get_consumer_list, lock_batch
-from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.api.offset_requests import query_stored_offset
 from rmqd.client.api.send_requests import send_message_back
+from rmqd.client.remoting.connection import OPAQUE
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerAwayError, RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
+from rmqd.wire.command import encode_request
 from rmqd.wire.headers.group_headers import UpdateConsumerOffsetRequestHeader
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 
@@ -21,9 +23,7 @@ if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
     from rmqd.wire.messages.message import Message
 
-LOCK_SECONDS: Final = 1.0
 OFFSET_SECONDS: Final = 5.0
-SEND_BACK_SECONDS: Final = 5.0
 PULL_SECONDS: Final = 30.0
 
 
@@ -48,14 +48,8 @@ class JavaBrokers:
     async def lock(self, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue]:
         """Lock queues of one broker, or renew their locks. Returns those that are locked; none after an error."""
         try:
-            return await lock_batch(
-                self._client.remoting,
-                self.address(queues[0]),
-                self._group,
-                self._client.client_id,
-                queues,
-                timeout_seconds=LOCK_SECONDS,
-            )
+            remoting, client_id = self._client.remoting, self._client.client_id
+            return await lock_batch(remoting, self.address(queues[0]), self._group, client_id, queues)
         except RmqdError:
             return frozenset()
 
@@ -67,9 +61,10 @@ class JavaBrokers:
 
     async def stored(self, queue: MessageQueue) -> int | None:
         """The group's offset of a queue; None if there is none."""
-        return await query_consumer_offset(
+        found = await query_stored_offset(
             self._client.remoting, self.address(queue), self._group, queue, timeout_seconds=OFFSET_SECONDS
         )
+        return None if found is None else found.offset
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Store an offset, one-way. Raises nothing."""
@@ -101,7 +96,6 @@ class JavaBrokers:
                 origin_msg_id=message.msg_id,
                 origin_topic=message.topic,
                 max_reconsume_times=most_attempts,
-                timeout_seconds=SEND_BACK_SECONDS,
             )
         except RmqdError:
             return False
@@ -111,4 +105,7 @@ class JavaBrokers:
         self, queue: MessageQueue, code: RequestCode, ext_fields: dict[str, str], body: bytes = b""
     ) -> None:
         with contextlib.suppress(RmqdError):
-            await self._client.remoting.invoke_oneway(self.address(queue), code, ext_fields, body)
+            remoting = self._client.remoting
+            connection = await remoting.connection(self.address(queue))
+            fields = remoting.security.signed(ext_fields, body)
+            connection.write(encode_request(code, next(OPAQUE), fields, body, oneway=True))
