@@ -20,7 +20,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from operator import attrgetter
 from typing import Any, Final
 
 import structlog
@@ -82,8 +81,7 @@ class Canary:
     def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
         self.handler = checked(handler)
         self.change(options)
-        by = self.options.by
-        self._value_of = attrgetter("lasting_id") if by == "msg_id" else value_by(by)
+        self._value_of = value_by(self.options.by)
         self._clock = clock
         self._failure = ""
         self._started = False

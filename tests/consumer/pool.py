@@ -12,7 +12,7 @@ import pytest
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.canary import Canary
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
@@ -25,6 +25,7 @@ from rmqd.consumer.stats.counters import CanaryStats, TopicStats
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import value_by
 from tests.consumer.blocks import block_of, keyed_block
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -62,7 +63,7 @@ class Pool:
     def keyed(self, keys: Iterable[str], number: int = 0) -> KeyedProcessQueue:
         """A queue of a group by keys, with a message of each key."""
         place = MessageQueue(TOPIC, BROKER, number)
-        queue = KeyedProcessQueue(place, 0, self._stats(TOPIC, is_retry=False), "", key_by("keys"))
+        queue = KeyedProcessQueue(place, 0, self._stats(TOPIC, is_retry=False), "", value_by("keys"))
         self.give_keys(queue, keys)
         return queue
 

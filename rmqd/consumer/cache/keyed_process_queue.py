@@ -21,19 +21,10 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.properties import value_by
 
-KeyOf = Callable[[Message], str | None]
+KeyOf = Callable[[Message], str | None]  # returns None or "" for no key
 NONE_OF_THEM: Final = -1
 ALL_OF_THEM: Final = sys.maxsize
-
-
-def key_by(order_by: str) -> KeyOf:
-    """Return the function for a message's key, by a group's `order_by`. The function returns None or "" for no key.
-
-    If a message has several keys (RocketMQ separates them by spaces), the whole text is one key here.
-    """
-    return value_by(order_by)
 
 
 class _Held:

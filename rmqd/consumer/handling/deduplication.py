@@ -14,7 +14,6 @@ docs/deduplication.md describes the claims of a process that died.
 
 from __future__ import annotations
 
-import operator
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
@@ -39,7 +38,6 @@ SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as t
 BY_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=POLL_AGAIN_SECONDS)
 _WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
-_lasting_id: Final = operator.attrgetter("lasting_id")
 
 
 class Deduplication:
@@ -58,8 +56,7 @@ class Deduplication:
         self._claims = HeldClaims(store, owner, clock)
         self.run = self._claims.run
         self._is_by_id = options.deduplication.by == BY_ID
-        # None or an empty text if the message has no id of this kind
-        self._id_of = _lasting_id if self._is_by_id else value_by(options.deduplication.by)
+        self._id_of = value_by(options.deduplication.by)
         self._calls: dict[Batch, Claim] = {}  # calls whose batches are not settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
 

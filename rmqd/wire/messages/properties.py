@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any, Final
 
 from rmqd.errors import InvalidMessageError, ProtocolError
@@ -60,7 +61,13 @@ _NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
 
 
 def value_by(name: str) -> Callable[[Any], str | None]:
-    """Return the function for a message's `keys`, its `sharding_key`, or, with `property:NAME`, a property."""
+    """Return the function for a message's `msg_id`, `keys` or `sharding_key`, or, with `property:NAME`, a property.
+
+    The function returns None or "" if the message has no such value. If a message has several keys (RocketMQ separates
+    them by spaces), the whole text is one value here.
+    """
+    if name == "msg_id":
+        return attrgetter("lasting_id")
     stored = _NAMED.get(name) or name.removeprefix("property:")
     return lambda message: message.stored_properties.get(stored)
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue, key_by
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.properties import value_by
 from tests.consumer.blocks import QUEUE, block_of, keyed_block
 
 KEYS = st.sampled_from(["", "a", "b", "c"])
@@ -30,7 +31,7 @@ STEPS = st.lists(
 
 def queue_of(keys: Iterable[str], offset: int = 0) -> KeyedProcessQueue:
     """A queue with a message of each key, from an offset on."""
-    queue = KeyedProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False), "", key_by("keys"))
+    queue = KeyedProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False), "", value_by("keys"))
     more(queue, keys)
     return queue
 
@@ -48,7 +49,7 @@ class Schedule:
     """What was put, and where each message is, beside the queue itself."""
 
     def __init__(self) -> None:
-        self.queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", key_by("keys"))
+        self.queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("keys"))
         self.messages: list[Message] = []
         self.in_hand: list[Message] = []
         self.resting: list[Message] = []
@@ -155,7 +156,7 @@ def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
 
 def test_corrupt_messages_hold_no_key() -> None:
     """The pull loop finishes them by itself; the next one of their key can be taken at once."""
-    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", key_by("keys"))
+    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("keys"))
     block = keyed_block(0, ["a", "a", "a"])
     corrupt = block.messages[0]
     queue.put(block, 3, held=[corrupt])
@@ -166,13 +167,13 @@ def test_corrupt_messages_hold_no_key() -> None:
 
 
 def test_a_message_without_the_property_waits_for_none() -> None:
-    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", key_by("property:account"))
+    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("property:account"))
     queue.put(block_of(range(3)), 3)
     assert len(queue.take(3)) == 3
 
 
 def test_a_property_of_ones_own_is_a_key() -> None:
-    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", key_by("property:account"))
+    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("property:account"))
     queue.put(block_of(range(3), properties={"account": "7"}), 3)
     assert len(queue.take(3)) == 1
 
