@@ -60,17 +60,15 @@ def assemble(
     """
     trace = receipts = None
     if options.trace is not None:
-        from rmqd.consumer.handling.message_trace import message_trace
+        from rmqd.consumer.handling.message_trace import MessageTrace
 
-        trace = message_trace(options, client, clock)
+        trace = MessageTrace(options.trace, options, client, clock)
+        hooks = (*hooks, trace.hook)
     if options.consume_mode == "pop":
         from rmqd.consumer.pop.receipts import PopReceipts
 
         receipts = PopReceipts(client, options.group, clock)
-    if trace is not None:
-        hooks = (*hooks, trace.hook)
-    named = unwrap_namespace(options.group, options.namespace)
-    group_hooks = GroupHooks(hooks, named, client.client_id, clock) if hooks else None
+    group_hooks = GroupHooks(hooks, options.plain_group, client.client_id, clock) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
     own_policy, store, start_offsets, ownership = _by_message_model(options, client, clock, receipts)
@@ -133,9 +131,8 @@ def _by_message_model(
     """Return the parts that depend on the message model."""
     group = options.group
     if options.message_model == "broadcasting":
-        folder = unwrap_namespace(group, options.namespace)
-        identity = partial(_identity, options, client)
-        local_store = LocalFileOffsetStore(options.local_offsets_directory, folder, clock, identity)
+        directory, identity = options.local_offsets_directory, partial(_identity, options, client)
+        local_store = LocalFileOffsetStore(directory, options.plain_group, clock, identity)
         return NoRetry(options), local_store, FileStartOffsets(client, options, clock, local_store), Ownership()
     store = RemoteBrokerOffsetStore(client, group, clock)
     if options.offset_store is not None:
@@ -157,7 +154,7 @@ def _by_message_model(
 
 def local_offsets(options: ConsumerOptions, client: ClientInstance) -> dict[MessageQueue, int]:
     """Return the stored offsets of a broadcasting group, also if it does not run. Raises OffsetStoreError."""
-    folder = Path(options.local_offsets_directory, unwrap_namespace(options.group, options.namespace))
+    folder = Path(options.local_offsets_directory, options.plain_group)
     return OffsetsFile(folder).offsets_of(_identity(options, client))
 
 

@@ -16,7 +16,8 @@ from rmqd.client.client_options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.handler_api.leases.lease_opening import StoreName
 from rmqd.offset_stores import OffsetStore
-from rmqd.runtime.value_kinds import Duration, HookNames, Integer, Share, Size, Text, key, with_kinds
+from rmqd.runtime.value_kinds import Duration, HookNames, Share, Size, Text, Whole, key, with_kinds
+from rmqd.wire.topics import unwrap_namespace
 
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
@@ -307,6 +308,11 @@ class ConsumerOptions(GroupKeys):
     """Where message trace is sent; None if it is disabled."""
     replay: str = ""
     """For a shadow group, the id of its replay, which has deduplication records separate from other replays."""
+
+    @property
+    def plain_group(self) -> str:
+        """The group's name without the namespace, as operators know it."""
+        return unwrap_namespace(self.group, self.namespace)
 
     @property
     def repeats_in_place(self) -> bool:

@@ -101,11 +101,6 @@ class GroupContext:
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
 
-    @property
-    def plain_group(self) -> str:
-        """The group's name without the namespace, as operators know it."""
-        return unwrap_namespace(self.options.group, self.options.namespace)
-
     async def announce(self, subscriptions: Mapping[str, SubscriptionData]) -> None:
         """Send new or changed subscriptions, by topic, to every broker. The caller must then apply them at once.
 
@@ -122,4 +117,4 @@ class GroupContext:
     def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
         """Return a problem of this group. Its next step contains names without the namespace."""
         of = unwrap_namespace(topic or "TOPIC", self.options.namespace)
-        return found(cause, evidence, group=self.plain_group, topic=of, step=step)
+        return found(cause, evidence, group=self.options.plain_group, topic=of, step=step)

@@ -48,10 +48,6 @@ class Pauses:
         """End every pause within this scope; a wider pause stays."""
         self._scopes = {paused for paused in self._scopes if not scope.covers(paused)}
 
-    def end_whole(self) -> None:
-        """End the pause of the whole group; queues that were paused separately stay paused."""
-        self._scopes.discard(WHOLE_GROUP)
-
     @property
     def whole(self) -> bool:
         """Whether the whole group is paused."""

@@ -41,7 +41,7 @@ from rmqd.wire.bodies.heartbeat_data import ConsumeFromWhere, ConsumerData, Mess
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import once_in_group
-from rmqd.wire.topics import retry_topic, unwrap_namespace
+from rmqd.wire.topics import retry_topic
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.concurrently import PollService
@@ -131,7 +131,7 @@ class PushConsumer(Consumer):
         )
         self._rebalance = Rebalance(self._context, self._division)
         self._persistence = OffsetPersistence(self._context, self._rebalance.assigned, self._context.idle)
-        results = RecentResults(self._context.clock, unwrap_namespace(options.group, options.namespace))
+        results = RecentResults(self._context.clock, options.plain_group)
         self._status = GroupStatus(self._context, self._rebalance, results, handler.processes, handler.canary)
         self._watchdog = Watchdog(self._context, self._rebalance.assigned, results)
         self._consistency = Consistency(self._context, self._context.problems)

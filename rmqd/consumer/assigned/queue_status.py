@@ -25,7 +25,7 @@ from rmqd.errors.broker_errors import (
 )
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
-from rmqd.wire.topics import topic_of_pop_retry, unwrap_namespace
+from rmqd.wire.topics import topic_of_pop_retry
 
 # The broker has no filter of this group, or an outdated one. A heartbeat sends the current one.
 _SUBSCRIPTION_AWAY: Final = (
@@ -277,7 +277,7 @@ class AssignmentStatus(ABC):
         return replace(
             self._named(),
             paused=context.pauses.hold(queue),
-            circuit=None if context.circuit is None else context.circuit.problem(self._named().group),
+            circuit=None if context.circuit is None else context.circuit.problem(context.options.plain_group),
             locked_out=not context.ownership.holds(queue),
             in_place=context.options.repeats_in_place,
             kept=next(filter(None, map(context.service.explain, process_queues)), None),
@@ -300,11 +300,8 @@ class AssignmentStatus(ABC):
     def _named(self) -> StallFacts:
         """Return StallFacts with the names for evidence and next steps."""
         options = self._context.options
-        queue, group = (
-            self._message_queue.without(options.namespace),
-            unwrap_namespace(options.group, options.namespace),
-        )
-        return StallFacts(broker=queue.broker_name, group=group, topic=queue.topic)
+        queue = self._message_queue.without(options.namespace)
+        return StallFacts(broker=queue.broker_name, group=options.plain_group, topic=queue.topic)
 
     def _current_state(self) -> str:
         loop, process_queues = self.loop, self.process_queues

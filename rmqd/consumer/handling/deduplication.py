@@ -30,7 +30,6 @@ from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, key_of
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import value_by
-from rmqd.wire.topics import unwrap_namespace
 
 POLL_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
 LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # the same for a message that this process has claimed
@@ -48,7 +47,7 @@ class Deduplication:
         assert options.deduplication is not None
         self.clock = clock
         self._is_paused = is_paused
-        self._group = unwrap_namespace(options.group, options.namespace)
+        self._group = options.plain_group
         self._in_order = options.consume_mode == "orderly" and not options.order_by
         owner = secrets.token_hex(8)
         terms = ClaimTerms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)

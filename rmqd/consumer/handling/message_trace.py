@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from rmqd.client.client_options import TraceOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.producer import Producer
 from rmqd.client.sending.trace_dispatcher import TraceDispatcher
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_failures import not_acknowledged
@@ -37,14 +36,13 @@ class _Call:
 class MessageTrace:
     """The message trace of one group. The caller runs `dispatcher`, and closes it at the group's end."""
 
-    def __init__(
-        self, options: TraceOptions, group: str, consume_timeout_seconds: float, producer: Producer, clock: Clock
-    ) -> None:
+    def __init__(self, where: TraceOptions, options: ConsumerOptions, client: ClientInstance, clock: Clock) -> None:
         self.hook = Hook(HOOK_NAME, self._before, self._after)
         # Java numbers the dispatchers of a process; here each group has one
-        self.dispatcher = TraceDispatcher(producer, options, f"{TRACE_PRODUCER_PREFIX}-{group}-CONSUME-1", clock)
+        sender = f"{TRACE_PRODUCER_PREFIX}-{options.group}-CONSUME-1"
+        self.dispatcher = TraceDispatcher(client.producer, where, sender, clock)
         self.dispatcher.before_flush = self._tell_begun
-        self._timeout = consume_timeout_seconds
+        self._timeout = options.consume_timeout_seconds
         self._clock = clock
         # calls whose records were not sent yet. Threads need no lock, because each access is a single dict operation.
         self._begun: dict[str, _Call] = {}
@@ -112,10 +110,3 @@ class MessageTrace:
             call = self._begun.pop(request_id, None)
             if call is not None:
                 self.dispatcher.append(tuple(call.before.values()), len(call.before))
-
-
-def message_trace(options: ConsumerOptions, client: ClientInstance, clock: Clock) -> MessageTrace | None:
-    """Return the group's message trace; None if the group has none."""
-    if options.trace is None:
-        return None
-    return MessageTrace(options.trace, options.group, options.consume_timeout_seconds, client.producer, clock)

@@ -35,7 +35,6 @@ from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RunningCall
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.clock import Clock, tick
-from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.deduplication import Deduplication
@@ -60,7 +59,7 @@ class HandlerSlots(WorkerService):
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock
         self.handler_name = handler.name
-        self._group = unwrap_namespace(options.group, options.namespace)
+        self._group = options.plain_group
         self.batch_size = options.consume_message_batch_max_size
         self.ready_queues, self._batching_queues = ready_queues_of(options, clock)
         self.submit = self.ready_queues.submit

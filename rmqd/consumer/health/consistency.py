@@ -208,7 +208,7 @@ class Consistency:
             try:
                 settings = await subscription_group(remoting, address, group)
             except SubscriptionGroupNotExistError:
-                self._problems.begin(("unknown", name), unknown_problem(where, context.plain_group))
+                self._problems.begin(("unknown", name), unknown_problem(where, context.options.plain_group))
                 return
             except RmqdError:  # an old broker, or a missing permission: query all groups instead, but only once
                 if not is_first or (found := (await subscription_groups(remoting, address)).get(group)) is None:
@@ -218,7 +218,7 @@ class Consistency:
             log.debug("settings.unknown", address=address, error=str(error))
             return
         self._settings_known.add(address)
-        problem = settings_problem(where, context.plain_group, settings, context.options.announced_model)
+        problem = settings_problem(where, context.options.plain_group, settings, context.options.announced_model)
         self._problems.end(("unknown", name))
         self._problems.set(("settings", name), problem)
 

@@ -27,7 +27,7 @@ from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.errors import BrokerAwayError, CircuitOpenError, SlaveUnawareError
 from rmqd.runtime.clock import tick
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic, unwrap_namespace
+from rmqd.wire.topics import is_retry_topic
 
 DOWN_SECONDS: Final = 4.0  # a broker that fails for less time has only lost a connection
 
@@ -266,7 +266,7 @@ class Watchdog:
 
     def _look_at_handler(self, attempts: int) -> None:
         """Report a failing handler. Its queues move and lag is low, because every message is sent back."""
-        context, options = self._context, self._context.options
+        context = self._context
         if attempts == self._attempts:
             self._results.pass_by()
         else:
@@ -274,8 +274,7 @@ class Watchdog:
         self._attempts = attempts
         context.problems.set("handler", self._results.problem)
         if context.circuit is not None:
-            group = unwrap_namespace(options.group, options.namespace)
-            context.problems.set("circuit", context.circuit.problem(group))
+            context.problems.set("circuit", context.circuit.problem(context.options.plain_group))
         context.problems.set("service", context.service.problem)
         context.problems.set("refused", self._refused_problem())
 

@@ -137,7 +137,8 @@ class MemberList:
                 if not error.is_reported:
                     log.warning("rebalance.members_unknown", topic=topic, address=address, error=str(error))
                 continue
-            problem = None if members else unknown_problem(f"{names[address]} ({address})", self._context.plain_group)
+            where, plain_group = f"{names[address]} ({address})", self._context.options.plain_group
+            problem = None if members else unknown_problem(where, plain_group)
             self._context.problems.set(("unknown", names[address]), problem)
             if problem is not None:
                 continue

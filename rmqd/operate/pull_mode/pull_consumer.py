@@ -369,16 +369,16 @@ class PullConsumer:
         """Raise the failure, if any, that withholds messages until an operator acts."""
         (consumer, _), client = self._current(), self._connected()
         self._raise_end()
-        context, problems = consumer.context, [*consumer.context.problems]
+        options, problems = consumer.context.options, [*consumer.context.problems]
         for queue, one in consumer.assigned.items():
             if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
                 raise PullConsumerError(self._settings.plain(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
             if (failure := one.status.failure) is not None and not is_retry_topic(queue.topic):
-                problems.append(explain_failure(failure, context.plain_group, queue.without(self._namespace).topic))
+                problems.append(explain_failure(failure, options.plain_group, queue.without(self._namespace).topic))
         for problem in problems:
             if problem.cause in _LASTING:
                 raise PullConsumerError(self._settings.plain(f"{problem.evidence}; {problem.next}"))
-        names = context.options.group, *context.options.subscriptions
+        names = options.group, *options.subscriptions
         if (refusal := client.remoting.security.refusals.about(names)) is not None:
             raise PullConsumerError(self._settings.plain(refusal))
 

@@ -28,7 +28,7 @@ from rmqd.config.load import configure_log
 from rmqd.consumer.assembly import stats_of
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.handler_threads import call_start_or_stop
-from rmqd.consumer.handling.message_trace import message_trace
+from rmqd.consumer.handling.message_trace import MessageTrace
 from rmqd.consumer.handling.orderly import ConsumeMessageOrderlyService
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.hooks import GroupHooks
@@ -181,8 +181,9 @@ class TaskHandler:
         once_in_group.set(once_of(options.group, partial(self._client.identity, options.group)))
         handler = load_handler(spec.name, spec.settings)
         hooks = hooks_of(options)
-        self._trace = message_trace(options, self._client, self._clock)
-        if self._trace is not None:
+        self._trace: MessageTrace | None = None
+        if options.trace is not None:
+            self._trace = MessageTrace(options.trace, options, self._client, self._clock)
             hooks = (*hooks, self._trace.hook)
         if spec.config.tracing.opentelemetry:
             from rmqd.plugins.telemetry import start_telemetry
