@@ -16,7 +16,7 @@ from rmqd.consumer.assigned.queue_status import RequestLoop
 from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
-from rmqd.consumer.pop.pop_source import PopRequest, PopSource
+from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.consumer.pull.pull_loop import SUSPEND_MS, UNHELD_SECONDS
@@ -97,7 +97,6 @@ class PopLoop(RequestLoop):
         self._more = asyncio.Event()  # messages wait on the broker
         self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)
         self._pop_time = PopTime()
-        self._request = PopRequest(context.client, source)
         self._configure()
 
     @property
@@ -116,7 +115,7 @@ class PopLoop(RequestLoop):
     @property
     def pops_in_flight(self) -> int:
         """How many pops have no response yet. The broker holds one of them while it has no messages."""
-        return self._request.under_way
+        return self._source.pops_in_flight
 
     async def run(self) -> None:
         """Pop until cancelled."""
@@ -147,7 +146,7 @@ class PopLoop(RequestLoop):
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
         self._acceptor.choose_by(subscription.tags_set)
-        self._request.fields = self._source.fields(context.rate_limit.batch_limit(self._batch))
+        self._fields = self._source.fields(context.rate_limit.most(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
         """Pop repeatedly. The broker holds only the pops of the first task; the others pop only while messages wait."""
@@ -165,7 +164,7 @@ class PopLoop(RequestLoop):
             try:
                 asked_at = self.asked_at = clock.monotonic()
                 came_late = partial(self._came_late, asked_at)
-                reply = await self._request.ask(SUSPEND_MS if is_first else 0, int(clock.wall() * 1000), came_late)
+                reply = await self._source.ask(self._fields, SUSPEND_MS if is_first else 0, came_late)
                 self.answered_at = clock.monotonic()
                 if reply.code == _FOUND:
                     await self._found(reply, asked_at, self.answered_at)
@@ -263,7 +262,7 @@ class PopLoop(RequestLoop):
             await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
         elif reply.code not in _NOTHING:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
-        elif self._request.was_refused_as_late(reply) or read_at - asked_at < UNHELD_SECONDS:
+        elif self._source.was_refused_as_late(reply) or read_at - asked_at < UNHELD_SECONDS:
             # slows down requests to a broker that returns nothing without waiting
             await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
         else:
@@ -291,7 +290,7 @@ class PopLoop(RequestLoop):
             return "paused"
         if self.swamped and any(process_queue.in_flight for process_queue in self.process_queues):
             return "count"
-        reserved = self._request.under_way * self._batch
+        reserved = self.pops_in_flight * self._batch
         return "count" if self.unacknowledged + reserved > self._threshold else None
 
     def _waits_for_circuit(self) -> bool:
@@ -300,7 +299,7 @@ class PopLoop(RequestLoop):
         if circuit is None or circuit.state == "closed":
             return False
         has_new = any(process_queue.waiting_count for process_queue in self.process_queues)
-        return circuit.state == "open" or has_new or self._request.under_way > 0
+        return circuit.state == "open" or has_new or self.pops_in_flight > 0
 
     async def _wait_for_relief(self, reason: Reason, *, counted: bool) -> None:
         """Wait until the reason for not popping is gone. If `counted`, report it to the statistics."""

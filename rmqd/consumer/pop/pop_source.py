@@ -12,7 +12,6 @@ from typing import ClassVar, Final
 
 import structlog
 
-from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode
 from rmqd.consumer.context import GroupContext
@@ -42,8 +41,11 @@ class PopSource:
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         self.message_queue: Final = message_queue
+        self.pops_in_flight = 0
         self._context = context
         self._receipts = receipts
+        # with a born time of 0, brokers from 5.3 on use their own clock; older ones reject it as a pop from 1970
+        self._tells_time = False
 
     async def begin(self) -> None:
         """Prepare the first pop. Raises RmqdError.
@@ -88,6 +90,38 @@ class PopSource:
             bname=self.message_queue.broker_name,
         ).ext_fields()
 
+    async def ask(
+        self, fields: dict[str, str], hold_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
+    ) -> RemotingCommand:
+        """Pop with these `fields`, and return the response, whatever its code. Raises RmqdError.
+
+        A response after a cancellation is passed to `came_late` with its connection, because its messages are invisible
+        to all members.
+        """
+        client, name = self._context.client, self.message_queue.broker_name
+        born_ms = int(self._context.clock.wall() * 1000) if self._tells_time else 0
+        address = client.routes.master(name)  # slaves cannot record which messages are invisible
+        if address is None:
+            raise BrokerAwayError(self.message_queue.topic, name)
+        connection = await client.connection(address)
+        fields = fields | {"pollTime": str(hold_ms), "bornTime": str(born_ms)}
+        future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + GRACE_SECONDS)
+        self.pops_in_flight += 1
+        try:
+            return await future
+        except asyncio.CancelledError:
+            connection.pending.hand_over(future, partial(came_late, connection))
+            raise
+        finally:
+            self.pops_in_flight -= 1
+
+    def was_refused_as_late(self, reply: RemotingCommand) -> bool:
+        """Return whether the broker rejected the pop as too old. The next pop sends the other form of born time."""
+        if TOO_LATE not in (reply.remark or ""):
+            return False
+        self._tells_time = not self._tells_time
+        return True
+
     def read(self, reply: RemotingCommand) -> tuple[PopMessageResponseHeader, MessageBlock]:
         """Return the header and the messages of a response. Raises ProtocolError."""
         return PopMessageResponseHeader.from_ext_fields(reply.ext_fields), self._framed(reply)
@@ -124,47 +158,3 @@ class PopSource:
         """Return whether the lag of a broker's queue belongs to this source."""
         ours = self.message_queue
         return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)
-
-
-class PopRequest:
-    """Sends the pops of one source. Several may be in progress. `fields` are the fields of later pops."""
-
-    def __init__(self, client: ClientInstance, source: PopSource) -> None:
-        self.under_way = 0
-        self.fields: dict[str, str] = {}
-        self._client = client
-        self._code = source.code
-        self._message_queue = source.message_queue
-        # From 5.3 on, a born time of 0 makes a broker use its own clock. Older brokers reject it as a pop from 1970.
-        self._tells_time = False
-
-    async def ask(
-        self, hold_ms: int, now_ms: int, came_late: Callable[[RemotingConnection, RemotingCommand], None]
-    ) -> RemotingCommand:
-        """Pop, and return the response, whatever its code. Raises RmqdError.
-
-        A response after a cancellation is passed to `came_late` with its connection, because its messages are invisible
-        to all members.
-        """
-        client, name = self._client, self._message_queue.broker_name
-        address = client.routes.master(name)  # slaves cannot record which messages are invisible
-        if address is None:
-            raise BrokerAwayError(self._message_queue.topic, name)
-        connection = await client.connection(address)
-        fields = self.fields | {"pollTime": str(hold_ms), "bornTime": str(now_ms if self._tells_time else 0)}
-        future = client.remoting.call(connection, self._code, fields, hold_ms / 1000 + GRACE_SECONDS)
-        self.under_way += 1
-        try:
-            return await future
-        except asyncio.CancelledError:
-            connection.pending.hand_over(future, partial(came_late, connection))
-            raise
-        finally:
-            self.under_way -= 1
-
-    def was_refused_as_late(self, reply: RemotingCommand) -> bool:
-        """Return whether the broker rejected the pop as too old. The next pop then uses the other kind of born time."""
-        if TOO_LATE not in (reply.remark or ""):
-            return False
-        self._tells_time = not self._tells_time
-        return True
