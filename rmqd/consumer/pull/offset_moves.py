@@ -12,17 +12,17 @@ stays at the first unfinished message. Only the next pull starts elsewhere:
 | the same offset                | pulls again after a pause, as after an error                                     |
 | a lower one, not below the     | continues there once the cached messages are finished: the broker will reuse the |
 | committed offset               | offsets, and the cache holds one message for each offset                         |
-| one below the committed offset | the same, after `SuspectOffset`; the committed offset is lowered at once           |
+| one below the committed offset | the same, after `DOUBT_SECONDS`; the committed offset is lowered at once           |
 
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
-reused some of the offsets for new messages. The offered end is above these messages, and if the queue has grown past
-the requested offset, the broker offers nothing. The new messages are recognized by their store time, which is later
-than the store time of every pulled message. So a queue that must go down continues at the first such message. The same
-search runs after a new connection, after the queue's topic exists again, and after `SuspectOffset` ends. A member
-without a pulled message of the queue uses the time at which the broker first accepted its offset, or at which its
-offset file was written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If
-its first pull is refused, it continues at the end and reports how many messages precede it: an operator knows whether
-the topic was recreated.
+given some of the offsets to other messages. The offered end is above those messages, and if the queue has grown past
+the requested offset, the broker offers nothing. These messages are recognized by a store time after that of every
+pulled message. So a queue that must go down continues at the first such message. The same search runs after a new
+connection, after the queue's topic exists again, and after `DOUBT_SECONDS`. A member without a pulled message of
+the queue uses the time at which the broker first accepted its offset, or at which its offset file was written
+(broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull is
+refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
+recreated.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from rmqd.consumer.pull.pull_request import OPERATOR_RESET
 from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
-from rmqd.runtime.clock import Clock
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -48,44 +47,21 @@ log = structlog.get_logger(__name__)
 DOUBT_SECONDS: Final = 5.0  # longer than it takes to receive a new route
 
 
-class SuspectOffset:
-    """Decides when to accept a broker's report that its queue ends below the committed offset: after several seconds.
-
-    After a failover the report may come from a replica that lags, or that was the master until a moment ago. If the
-    queue went back at once, its messages would be handled again once the replica has caught up.
-    """
-
-    def __init__(self, queue: MessageQueue, clock: Clock) -> None:
-        self._queue = queue
-        self._clock = clock
-        # the broker's address, and when it first offered a lower offset (monotonic)
-        self._said: tuple[str, float] | None = None
-        self.lowest: int | None = None  # lowest offset offered since then: the queue may have grown meanwhile
-
-    def is_over(self, address: str, committed: int, offered: int) -> bool:
-        """Return whether to accept the offer. Called for each response that offers less than the committed offset."""
-        now = self._clock.monotonic()
-        if self._said is None or self._said[0] != address:
-            self._said, self.lowest = (address, now), offered
-            log.warning(
-                "offset.doubted", queue=str(self._queue), address=address, committed=committed, broker_offers=offered
-            )
-        self.lowest = offered if self.lowest is None else min(self.lowest, offered)
-        return now - self._said[1] >= DOUBT_SECONDS
-
-    def end(self) -> None:
-        """Forget the reports: the broker has the queue's offset after all, or its report was accepted."""
-        self._said = self.lowest = None
-
-
 class OffsetMoves:
-    """Changes the offset of one queue. The queue's pull loop owns it."""
+    """Changes the offset of one queue. The queue's pull loop owns it.
+
+    A broker's report that its queue ends below the committed offset is *suspect* for several seconds (`DOUBT_SECONDS`).
+    After a failover it may come from a replica that lags, or that was the master until a moment ago. If the queue went
+    back at once, its messages would be read twice as soon as the replica has caught up.
+    """
 
     def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:
         self._loop = loop
         self._context = context
         self._message_queue = message_queue
-        self._suspect_offset = SuspectOffset(message_queue, context.clock)
+        # the broker's address, and when it first offered an offset below the committed one (monotonic)
+        self._suspect: tuple[str, float] | None = None
+        self._lowest: int | None = None  # lowest offset offered since then: the queue may have grown meanwhile
         self._checked_on: RemotingConnection | None = None
         self._accepted_ms = 0  # when the broker first accepted the queue's offset, by our clock
 
@@ -153,8 +129,8 @@ class OffsetMoves:
         return None
 
     def confirm_offset(self) -> None:
-        """Called when the broker accepts the queue's offset after all."""
-        self._suspect_offset.end()
+        """Forget suspect offers. Called when the broker accepts the queue's offset after all."""
+        self._suspect = self._lowest = None
 
     async def answered(self, reply: RemotingCommand) -> None:
         """Handle PULL_OFFSET_MOVED, or another response with an offset below the requested one, by the table above.
@@ -184,7 +160,7 @@ class OffsetMoves:
             unread = 0
             if offered < asked:
                 unseen = await self._first_unseen(self._accepted_ms or self._filed_ms())
-                offered = min(offset for offset in (offered, unseen, self._suspect_offset.lowest) if offset is not None)
+                offered = min(offset for offset in (offered, unseen, self._lowest) if offset is not None)
                 if unseen is None and not (self._accepted_ms or loop.process_queue.newest_store_timestamp):
                     unread = max(0, offered - header.min_offset)
             await self._correct(asked, offered, remark, unread)
@@ -217,9 +193,15 @@ class OffsetMoves:
     def _is_doubtful(self, offered: int) -> bool:
         """Return whether an offer below the committed offset still needs confirmation by later responses."""
         committed = self._context.store.committed.get(self._message_queue, 0)
-        return offered < committed and not self._suspect_offset.is_over(
-            self._loop.request.address or "", committed, offered
-        )
+        if offered >= committed:
+            return False
+        now, address = self._context.clock.monotonic(), self._loop.request.address or ""
+        if self._suspect is None or self._suspect[0] != address:
+            self._suspect, self._lowest = (address, now), offered
+            queue = str(self._message_queue)
+            log.warning("offset.doubted", queue=queue, address=address, committed=committed, broker_offers=offered)
+        self._lowest = offered if self._lowest is None else min(self._lowest, offered)
+        return now - self._suspect[1] < DOUBT_SECONDS
 
     async def _stop(self, asked: int, offered: int) -> None:
         loop = self._loop
@@ -252,7 +234,7 @@ class OffsetMoves:
             remark=remark,
         )
         self._loop.stuck = None
-        self._suspect_offset.end()
+        self.confirm_offset()
         process_queue.continue_at(offered)
         process_queue.stats.lost += skipped
         falls = offered < store.committed.get(self._message_queue, 0)
