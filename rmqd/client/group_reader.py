@@ -225,13 +225,6 @@ class GroupReader:
         oldest_seconds = max((queue.lag_seconds for queue in found), default=0.0)
         return TopicLag(self.group, topic, sum(queue.lag for queue in found), oldest_seconds, found)
 
-    async def retry_lag(self) -> TopicLag | None:
-        """Return the group's lag in its retry topic; None if the topic does not exist yet."""
-        try:
-            return await self.lag(retry_topic(self.group))
-        except RouteNotFoundError:
-            return None
-
     async def lags(self, topics: Iterable[str] | None = None) -> tuple[list[TopicLag], dict[str, RmqdError]]:
         """Return the lags in these topics, or in all with offsets, and in retries; and errors by "group, topic".
 
@@ -253,9 +246,10 @@ class GroupReader:
 
         async def ask(topic: str) -> TopicLag | RmqdError | None:
             try:
-                return await (self.retry_lag() if topic == retry_topic(self.group) else self.lag(topic))
+                return await self.lag(topic)
             except RmqdError as error:
-                return error
+                is_retry = topic == retry_topic(self.group)  # the topic does not exist before the first retry
+                return None if is_retry and isinstance(error, RouteNotFoundError) else error
 
         names = [*topics]
         answers = dict(zip(names, await asyncio.gather(*map(ask, names)), strict=True))

@@ -91,11 +91,6 @@ class Circuit:
         self._slices: deque[_Slice] = deque()
         self._reason = self._error = ""
 
-    @property
-    def is_on(self) -> bool:
-        """Whether the options can open the circuit."""
-        return self.options.is_on
-
     def change(self, options: CircuitOptions | None) -> None:
         """Apply new options. None, or options that never open a circuit, close an open circuit for good."""
         if options is None:
@@ -105,7 +100,7 @@ class Circuit:
         self.options = options
         self._in_a_row = deque(self._in_a_row, maxlen=options.consecutive or 1)
         self._probe_at = min(self._probe_at, self._clock.monotonic() + options.open_for_seconds)
-        if not self.is_on and self.state != "closed":
+        if not self.options.is_on and self.state != "closed":
             self._close()
 
     @property
@@ -137,7 +132,7 @@ class Circuit:
         was_probe = batch in self._abandoned  # its failure was counted at its deadline
         self._abandoned.discard(batch)
         if self.state == "closed":
-            if not self.is_on:
+            if not self.options.is_on:
                 return FailureEffect.COUNTS
             if was_probe or not is_evidence:
                 return FailureEffect.SUSPECTED

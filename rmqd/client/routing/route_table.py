@@ -190,7 +190,8 @@ class RouteTable:
 
     def brokers_by_address(self) -> dict[str, tuple[str, int]]:
         """Return the name and the replica id at each of the `broker_addresses`."""
-        known = (*self._missing_brokers.all_replicas().items(), *self._routes.brokers.items())
+        missing = ((name, broker.replicas) for name, broker in self._missing_brokers.by_name.items())
+        known = (*missing, *self._routes.brokers.items())
         return {at: (name, number) for name, replicas in known for number, at in replicas.items()}
 
     async def refresh(self, topic: str) -> TopicRouteData:

@@ -35,27 +35,23 @@ class MissingBrokers:
     def __init__(self, clock: Clock, grace_seconds: float) -> None:
         self._clock = clock
         self._grace = grace_seconds
-        self._by_name: dict[str, _MissingBroker] = {}
+        self.by_name: dict[str, _MissingBroker] = {}
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
         """Return the last known addresses of a missing broker by replica id; empty if there is no such broker."""
-        departed = self._by_name.get(broker_name)
+        departed = self.by_name.get(broker_name)
         return {} if departed is None else departed.replicas
-
-    def all_replicas(self) -> Brokers:
-        """Return the last known addresses of every missing broker, by name and replica id."""
-        return {name: departed.replicas for name, departed in self._by_name.items()}
 
     def update(self, before: Brokers, present: Brokers) -> bool:
         """Record which brokers have left the routes. Returns whether a missing broker's grace has ended."""
         now = self._clock.monotonic()
-        known, self._by_name = self._by_name, {}
+        known, self.by_name = self.by_name, {}
         for name, departed in known.items():
             if name not in present and now < departed.until:
-                self._by_name[name] = departed
+                self.by_name[name] = departed
         for name in before.keys() - present.keys():
-            self._by_name[name] = _MissingBroker(before[name], now + self._grace)
-        return bool(known.keys() - self._by_name.keys() - present.keys())
+            self.by_name[name] = _MissingBroker(before[name], now + self._grace)
+        return bool(known.keys() - self.by_name.keys() - present.keys())
 
 
 class Routes:

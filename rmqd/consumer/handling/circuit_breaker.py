@@ -291,7 +291,7 @@ class ForgivenAttempts(CircuitBreaker):
             self._doubts = [
                 one
                 for one in self._doubts
-                if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.is_on))
+                if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.options.is_on))
             ]
             self._retry_policy.doubtful = sum((one.counted for one in self._doubts), Counter())
 

@@ -62,8 +62,8 @@ class GroupStatus:
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """Return all figures of the group at one moment, with or without the figures of its queues."""
-        context, assigned = self._context, self._rebalance.assigned
+        """Return all figures of the group at one moment, or all except those of its queues."""
+        context, assigned, circuit = self._context, self._rebalance.assigned, self._context.circuit
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         counts = Counter(message_queue.topic for message_queue in assigned)
         return GroupSnapshot(
@@ -91,7 +91,7 @@ class GroupStatus:
             problems=tuple(context.problems),
             rates=self._results.rates(topics),
             concurrency=context.service.concurrency,
-            circuit=None if context.circuit is None or not context.circuit.is_on else context.circuit.snapshot(),
+            circuit=None if circuit is None or not circuit.options.is_on else circuit.snapshot(),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
             canary=None if self._canary is None else self._canary.snapshot(),
             members=tuple(sorted(self._rebalance.members)[:MAX_MEMBERS]),

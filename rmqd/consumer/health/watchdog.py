@@ -11,6 +11,7 @@ that completed no iteration for two minutes is restarted.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -232,21 +233,18 @@ class Watchdog:
         since = self._watches[queue].stands_since if queue in self._watches else now
         for told in stalled.keys() & self._watches.keys():
             self._watches[told].must_report_end = True
-        facts = {
-            "topic": queue.topic,
-            "broker": queue.broker_name,
-            "queues": sorted(queue.queue_id for queue in stalled),
-            "seconds": round(now - since),
-            "cause": problem.cause,
-            "evidence": problem.evidence,
-            "next": problem.next,
-        }
-        if problem.cause == "paused":
-            log.info("queue.stalled", **facts)
-        elif MILD in CAUSES[problem.cause].marks:
-            log.warning("queue.stalled", **facts)
-        else:
-            log.error("queue.stalled", **facts)
+        level = logging.WARNING if MILD in CAUSES[problem.cause].marks else logging.ERROR
+        log.log(
+            logging.INFO if problem.cause == "paused" else level,
+            "queue.stalled",
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queues=sorted(queue.queue_id for queue in stalled),
+            seconds=round(now - since),
+            cause=problem.cause,
+            evidence=problem.evidence,
+            next=problem.next,
+        )
 
     def _report_end(self, queue: MessageQueue, watch: _Watch) -> None:
         for unreported in self._news.values():

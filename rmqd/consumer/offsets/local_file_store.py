@@ -41,12 +41,7 @@ class OffsetsFile:
         self.identity = ""
         """The text of the group's identity; empty while it is unknown, and in files of rmqd 0.1.0."""
         self.stored_at = 0.0  # time of the last write of the loaded file (Unix seconds)
-        self._stored: bytes | None = None  # known content of the file, or of the backup that replaces it
-
-    @property
-    def is_there(self) -> bool:
-        """Whether a file existed at `load`, or was saved since."""
-        return self._stored is not None
+        self.content: bytes | None = None  # known content of the file, or of the backup that replaces it
 
     def load(self) -> dict[MessageQueue, int]:
         """Return the stored offsets, from the backup if the file is damaged or missing; empty for a new group.
@@ -61,7 +56,7 @@ class OffsetsFile:
                     raise OffsetStoreError(self._unreadable(problem, backup_problem))
                 return {}
             log.warning("offset.backup_used", file=str(self.backup), instead_of=problem or f"{self.path} is missing")
-        self._stored, self.stored_at = content, path.stat().st_mtime
+        self.content, self.stored_at = content, path.stat().st_mtime
         self.identity = str(loose_json.loads(content).get(_IDENTITY, ""))
         return _offsets(content)
 
@@ -76,7 +71,7 @@ class OffsetsFile:
                 path.replace(other)
             if ours.exists():
                 ours.replace(path)
-        self._stored = None
+        self.content = None
         offsets = self.load()
         self.identity = identity
         return offsets
@@ -96,10 +91,10 @@ class OffsetsFile:
         """Write these offsets to disk, and the previous content as the backup. Raises OSError."""
         content = _content(offsets, self.identity)
         make_folder(self.path.parent)
-        if self._stored is not None:
-            replace_file(self.backup, self._stored)
+        if self.content is not None:
+            replace_file(self.backup, self.content)
         replace_file(self.path, content)
-        self._stored = content
+        self.content = content
         sync_folder(self.path.parent)
 
     def _unreadable(self, problem: str, backup_problem: str) -> str:
@@ -190,7 +185,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
     @property
     def is_new(self) -> bool:
         """Whether the group has no file yet; known after `open`."""
-        return not self._file.is_there
+        return self._file.content is None
 
     async def close(self) -> None:
         """Wait for the current write, and write the rest. The process keeps the lock."""

@@ -256,9 +256,9 @@ class FirstCommits:
     async def alone(self, queue: MessageQueue) -> AsyncIterator[None]:
         """Hold this during one commit. It waits while another commit to the same table is the first one."""
         table = (queue.topic, queue.broker_name)
-        if not self._is_begun(table, queue):
+        if not self.is_begun(queue):
             async with self._turns.setdefault(table, asyncio.Lock()):
-                if not self._is_begun(table, queue):
+                if not self.is_begun(queue):
                     yield
                     self._begun[table] = self._connection(queue)
                     return
@@ -270,12 +270,10 @@ class FirstCommits:
 
     def is_begun(self, queue: MessageQueue) -> bool:
         """Return whether the broker has the table, so that commits of the queue may run concurrently."""
-        return self._is_begun((queue.topic, queue.broker_name), queue)
+        table = (queue.topic, queue.broker_name)
+        return table in self._begun and self._begun[table] is self._connection(queue)
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
         """Record that the broker has an offset of the queue, and so the table. 0 proves nothing."""
         if offset > 0:
             self._begun[queue.topic, queue.broker_name] = self._connection(queue)
-
-    def _is_begun(self, table: tuple[str, str], queue: MessageQueue) -> bool:
-        return table in self._begun and self._begun[table] is self._connection(queue)

@@ -105,7 +105,7 @@ class PullLoop(PulledQueue):
 
     def start_again(self, offset: int, because: str) -> None:
         super().start_again(offset, because)
-        self._corrupt.forget()
+        self._corrupt.held.clear()  # their cache is dropped
         self._validation.forget()
 
     def take_over_options(self) -> int:
@@ -207,8 +207,7 @@ class PullLoop(PulledQueue):
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
         self._moves.confirm_offset()
-        self._validation.made_progress(self.process_queue.next_offset)
-        self._failed_since_success = self._validation.has_bad
+        self._failed_since_success = self._validation.made_progress(self.process_queue.next_offset)
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         self._failed_since_success = True
@@ -233,7 +232,6 @@ class PullLoop(PulledQueue):
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
 
     async def offset_moved(self, reply: RemotingCommand) -> None:
-        """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
         self._failed_since_success = True
         self._context.idle.discard(self._message_queue)
         await self._moves.answered(reply)

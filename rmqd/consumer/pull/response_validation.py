@@ -124,16 +124,12 @@ class ResponseValidation:
         self._bad.update((record.at, record) for record in records[len(proven) :])
         return TrustedPart(first.at, bad, first)
 
-    @property
-    def has_bad(self) -> bool:
-        """Whether records were bad in one response and a second response is pending."""
-        return bool(self._bad)
-
-    def made_progress(self, next_offset: int) -> None:
-        """Called when the last response moved the queue forward to `next_offset`."""
+    def made_progress(self, next_offset: int) -> bool:
+        """Called when the last response moved the queue to `next_offset`. Return whether records may still be bad."""
         self._fruitless = 0
         if self._bad:
             self._bad = {at: record for at, record in self._bad.items() if at >= next_offset}
+        return bool(self._bad)
 
     def made_no_progress(self, contradiction: Contradiction) -> None:
         """Called when no part of the last response was trusted. Raises ProtocolError the second time in a row."""
@@ -225,10 +221,6 @@ class CorruptMessages:
     def policy(self) -> OnCorruptMessage:
         """The present policy for corrupt messages."""
         return self._context.options.on_corrupt_message
-
-    def forget(self) -> None:
-        """Forget the held messages, because their cache was dropped."""
-        self.held.clear()
 
     def hold(self, records: Sequence[BadRecord]) -> list[Message]:
         """Hold the corrupt records of a response. Return the messages that the cache must hold in their place."""

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from typing import Final
 
 import structlog
@@ -110,14 +110,10 @@ class MemberList:
     """Requests a group's client ids, and stores the last trusted list."""
 
     def __init__(self, context: GroupContext) -> None:
-        self._context = context
-        self._last: frozenset[str] = frozenset()
-        self._believed: dict[str, RemotingConnection | None] = {}  # address -> connection of its last list
-
-    @property
-    def last(self) -> frozenset[str]:
+        self.last: frozenset[str] = frozenset()
         """The client ids of the last trusted list; empty before that."""
-        return self._last
+        self._context = context
+        self._believed: dict[str, RemotingConnection | None] = {}  # address -> connection of its last list
 
     async def of(self, topic: str) -> list[str] | None:
         """Return the client ids from one of the topic's brokers; None while no broker's list is trusted."""
@@ -149,13 +145,13 @@ class MemberList:
         return None
 
     def _is_whole(self, address: str, members: list[str]) -> bool:
-        client, missing = self._context.client, self._last.difference(members)
+        client, missing = self._context.client, self.last.difference(members)
         connection = client.remoting.connected(address)
         is_same = not self._believed or self._believed.get(address) is connection
         if missing and not is_same and client.replicas.is_new(address):
             log.debug("rebalance.list_doubted", address=address, missing=sorted(missing))
             return False
-        self._last, self._believed[address] = frozenset(members), connection
+        self.last, self._believed[address] = frozenset(members), connection
         return True
 
 
@@ -219,15 +215,11 @@ class MissingMembers:
         self._group = group
         self._clock = clock
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
-        self._gone: dict[str, float] = {}  # client id -> when the member was first missing
+        self.gone: dict[str, float] = {}
+        """Members that were in a broker's list and are in none any more, with the time when that was noticed."""
         self._noticed_at = float("-inf")
         self.query_members = Coalesced(self._query_members)
         """Request one broker's list now. Returns whether the list proves who has left."""
-
-    @property
-    def gone(self) -> Mapping[str, float]:
-        """Members that were in a broker's list and are in none any more, with the time when they were first missing."""
-        return self._gone
 
     def on_members_changed(self) -> None:
         """Called when a broker reports a change: a missing member may have returned briefly."""
@@ -235,13 +227,13 @@ class MissingMembers:
 
     def is_sure(self, client_id: str) -> bool:
         """Return whether a member has been missing for longer than a reconnection takes."""
-        missing_since = max(self._gone.get(client_id, float("inf")), self._noticed_at)
+        missing_since = max(self.gone.get(client_id, float("inf")), self._noticed_at)
         return self._clock.monotonic() - missing_since >= MISSING_MEMBER_SECONDS
 
     @property
     def is_alone(self) -> bool:
         """Whether the last lists contain no other member, and all earlier members have certainly left."""
-        return not self.has_others and all(map(self.is_sure, self._gone))
+        return not self.has_others and all(map(self.is_sure, self.gone))
 
     @property
     def has_others(self) -> bool:
@@ -282,8 +274,8 @@ class MissingMembers:
         self._lists[address] = frozenset(client_ids)
         present = self._present()
         for client_id in before - present:
-            self._gone[client_id] = now
-        self._gone = {c: at for c, at in self._gone.items() if c not in present and now - at < GONE_SECONDS}
+            self.gone[client_id] = now
+        self.gone = {c: at for c, at in self.gone.items() if c not in present and now - at < GONE_SECONDS}
         return [at for at, ids in self._lists.items() if ids & missing]
 
     def _present(self) -> frozenset[str]:
