@@ -25,18 +25,6 @@ class ReadyQueues:
     Most handlers need only one worker, so one worker is woken at a time. It wakes the next one if more work is left.
     """
 
-    __slots__ = (
-        "_held",
-        "_on_wake",
-        "can_wake",
-        "excess_workers",
-        "parked",
-        "paused",
-        "queued",
-        "queues",
-        "sleepers",
-    )
-
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
         self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add, mostly because they are in the line
@@ -173,8 +161,6 @@ class BatchingQueues(ReadyQueues):
 
     Times are wall-clock times, which tests can shift. If the clock is set back, a queue waits at most twice as long.
     """
-
-    __slots__ = ("_armed", "_arrivals", "_clock", "_ripe", "_size", "_wait")
 
     def __init__(self, size: int, wait_seconds: float, clock: Clock) -> None:
         super().__init__()

@@ -81,22 +81,6 @@ _COUNTS: Final = attrgetter(*_COUNTER_NAMES)
 class TopicStats(TopicCounters):
     """The counters for one topic's messages. `is_retry` means that they arrived through the group's retry topic."""
 
-    __slots__ = (
-        "_age_count",
-        "_age_high",
-        "_age_low",
-        "_age_sum",
-        "_last",
-        "_quick_count",
-        "_quick_seconds",
-        "acked",
-        "age",
-        "duration",
-        "errors",
-        "pull_seconds",
-        "pulls",
-    )
-
     def __init__(self, topic: str, is_retry: bool, variant: str = "") -> None:
         super().__init__(topic, is_retry, variant)
         self.pulls = 0  # pulls with messages
@@ -288,18 +272,30 @@ def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: 
 
 
 class DividedStats(TopicStats):
-    """Counters of messages that are divided among several other counters by `of`."""
+    """Counters of messages that are divided among several other counters, `parts`.
 
-    __slots__ = ()
+    `key_of` returns the key of a message's part. A message without a part counts here.
+    """
 
-    @property
-    def parts(self) -> Iterable[TopicStats]:
-        """The other counters."""
-        raise NotImplementedError
+    def __init__(
+        self, topic: str, is_retry: bool, parts: Mapping[Any, TopicStats], key_of: Callable[[Message], object]
+    ) -> None:
+        super().__init__(topic, is_retry)
+        self._parts = parts
+        self._key_of = key_of
+
+    def of(self, message: Message) -> TopicStats:
+        """Return the counters of a message's part."""
+        part = self._parts.get(self._key_of(message))
+        return self if part is None else part.of(message)
 
     @property
     def attempts(self) -> int:
-        return super().attempts + sum(stats.attempts for stats in self.parts)
+        return super().attempts + sum(stats.attempts for stats in self._parts.values())
+
+    def snapshots(self) -> tuple[TopicSnapshot, ...]:
+        """Return the parts' snapshots, after the snapshot of the messages that count here."""
+        return (self.snapshot(), *(one for stats in self._parts.values() for one in stats.snapshots()))
 
     def pulled(self, block: MessageBlock) -> None:
         """Count the messages of a response, each in its part."""
@@ -333,24 +329,8 @@ class DividedStats(TopicStats):
 class CanaryStats(DividedStats):
     """A topic of a group with a canary in live mode. The messages of the canary are counted separately."""
 
-    __slots__ = ("_canary", "_takes")
-
     def __init__(self, topic: str, is_retry: bool, takes: Callable[[Message], bool]) -> None:
-        super().__init__(topic, is_retry)
-        self._canary = TopicStats(topic, is_retry, VARIANT)
-        self._takes = takes
-
-    @property
-    def parts(self) -> Iterable[TopicStats]:
-        return (self._canary,)
-
-    def of(self, message: Message) -> TopicStats:
-        """Return the counters of the handler that gets a message."""
-        return self._canary if self._takes(message) else self
-
-    def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """Return snapshots of both handlers' counters."""
-        return self.snapshot(), self._canary.snapshot()
+        super().__init__(topic, is_retry, {True: TopicStats(topic, is_retry, VARIANT)}, takes)
 
 
 class RetriedStats(DividedStats):
@@ -360,20 +340,9 @@ class RetriedStats(DividedStats):
     itself.
     """
 
-    __slots__ = ("_by_topic",)
-
     def __init__(self, retry_topic: str, topics: Iterable[str], make: Callable[..., TopicStats] = TopicStats) -> None:
-        super().__init__(retry_topic, is_retry=True)
-        self._by_topic = {topic: make(topic, is_retry=True) for topic in topics}
-
-    @property
-    def parts(self) -> Iterable[TopicStats]:
-        return self._by_topic.values()
-
-    def of(self, message: Message) -> TopicStats:
-        """Return the counters of a message's original topic."""
-        stats = self._by_topic.get(message.topic)
-        return self if stats is None else stats.of(message)
+        parts = {topic: make(topic, is_retry=True) for topic in topics}
+        super().__init__(retry_topic, is_retry=True, parts=parts, key_of=attrgetter("topic"))
 
     def held_back(self, reason: str, oldest: Message | None) -> int:
         """Count that a queue is not pulled because of `reason`. Without `oldest`, count it for all topics."""
@@ -389,10 +358,9 @@ class RetriedStats(DividedStats):
             stats.held_seconds[reason] += seconds
 
     def _concerned(self, oldest: Message | None) -> Iterable[TopicStats]:
-        return self._by_topic.values() if oldest is None else (self._by_topic.get(oldest.topic, self),)
+        return self._parts.values() if oldest is None else (self._parts.get(oldest.topic, self),)
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
         """Return snapshots of the subscribed topics, and of the retry topic itself if it has counts."""
-        topics = tuple(one for stats in self._by_topic.values() for one in stats.snapshots())
-        rest = self.snapshot()
-        return (*topics, rest) if rest.received or rest.duplicates else topics
+        rest, *topics = super().snapshots()
+        return (*topics, rest) if rest.received or rest.duplicates else tuple(topics)
