@@ -26,7 +26,7 @@ import structlog
 
 from rmqd.client.api.remoting_request import Coalesced
 from rmqd.client.routing.routes import MissingBrokers, Routes
-from rmqd.errors import RemotingTimeoutError, RmqdError, RouteNotFoundError
+from rmqd.errors import BrokerAwayError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.runtime.clock import Clock, wait_within
 from rmqd.wire.bodies.route_data import TopicRouteData
@@ -174,6 +174,18 @@ class RouteTable:
         """Return the address of a broker's replica, or of another replica if this one has none."""
         replicas = self.replicas(broker_name)
         return replicas.get(broker_id) or next(iter(replicas.values()), None)
+
+    def master_for(self, topic: str, broker_name: str) -> str:
+        """Return the address of a broker's master, to ask about a topic. Raises BrokerAwayError."""
+        if (address := self.master(broker_name)) is None:
+            raise BrokerAwayError(topic, broker_name)
+        return address
+
+    def address_for(self, queue: MessageQueue) -> str:
+        """Return the address to ask about a queue: its broker's master, or else a slave. Raises BrokerAwayError."""
+        if (address := self.address(self.endpoint(queue))) is None:
+            raise BrokerAwayError(queue.topic, queue.broker_name)
+        return address
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:
         """Return the last known addresses of a broker by replica id; empty if none is known."""

@@ -25,7 +25,7 @@ from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.rebalance.rebalance import Division, MemberShare
-from rmqd.errors import BrokerAwayError, LiteTopicsRefusedError, RmqdError
+from rmqd.errors import LiteTopicsRefusedError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE, SubscriptionGroupConfig
 from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction
@@ -174,10 +174,7 @@ class LiteSource(PopSource):
         log.info("queue.started", queue=str(queue), offset=offset, why=why)
 
     def _address(self) -> str:
-        address = self._context.client.routes.master(self.message_queue.broker_name)
-        if address is None:
-            raise BrokerAwayError(self.message_queue.topic, self.message_queue.broker_name)
-        return address
+        return self._context.client.routes.master_for(self.message_queue.topic, self.message_queue.broker_name)
 
 
 class LiteDivision(Division):

@@ -25,7 +25,7 @@ from rmqd.consumer.offsets.pending_commits import (
 )
 from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.services import CarriedCommit, GroupOffsetStore, OffsetWatcher
-from rmqd.errors import BrokerAwayError, RmqdError, SlaveUnawareError
+from rmqd.errors import RmqdError, SlaveUnawareError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock, suspended_seconds
 from rmqd.wire.bodies.route_data import is_logical
@@ -99,9 +99,8 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return found
 
     async def _look_up(self, queue: MessageQueue) -> StoredOffset | None:
-        return await query_stored_offset(
-            self._client.remoting, self._address(queue), self._group, queue, timeout_seconds=OFFSET_TIMEOUT_SECONDS
-        )
+        remoting, address = self._client.remoting, self._client.routes.address_for(queue)
+        return await query_stored_offset(remoting, address, self._group, queue, timeout_seconds=OFFSET_TIMEOUT_SECONDS)
 
     async def _query(self, queue: MessageQueue) -> int | None:
         found = await self._look_up(queue)
@@ -354,7 +353,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         It is not stored if an operator's reset waits for a pull.
         """
         try:
-            remoting, address = self._client.remoting, self._address(queue)
+            remoting, address = self._client.remoting, self._client.routes.address_for(queue)
             is_taken = await update_consumer_offset(
                 remoting, address, self._group, queue, offset, timeout_seconds=OFFSET_TIMEOUT_SECONDS
             )
@@ -393,8 +392,3 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """Return the connection to the broker that stores the queue's offset; None if there is none."""
         address = self._client.routes.address(self._client.routes.endpoint(queue))
         return None if address is None else self._client.remoting.connected(address)
-
-    def _address(self, queue: MessageQueue) -> str:
-        if (address := self._client.routes.address(self._client.routes.endpoint(queue))) is None:
-            raise BrokerAwayError(queue.topic, queue.broker_name)
-        return address

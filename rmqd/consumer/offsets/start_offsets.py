@@ -34,7 +34,7 @@ from rmqd.client.api.offset_requests import earliest_store_time, get_max_offset,
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.consumer_options import ConsumeFromWhere, ConsumerOptions
-from rmqd.errors import BrokerAwayError, RmqdError, RouteNotFoundError
+from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
@@ -172,9 +172,7 @@ class StartPolicy:
         **kwargs: P.kwargs,
     ) -> T:
         async with self.client.offset_request(queue):
-            address = self.client.routes.address(self.client.routes.endpoint(queue))
-            if address is None:
-                raise BrokerAwayError(queue.topic, queue.broker_name)
+            address = self.client.routes.address_for(queue)
             return await question(self.client.remoting, address, queue, *args, **kwargs)
 
 

@@ -17,7 +17,6 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock, divided
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
-from rmqd.errors import BrokerAwayError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -100,10 +99,8 @@ class PopSource:
         """
         client, name = self._context.client, self.message_queue.broker_name
         born_ms = int(self._context.clock.wall() * 1000) if self._tells_time else 0
-        address = client.routes.master(name)  # slaves cannot record which messages are invisible
-        if address is None:
-            raise BrokerAwayError(self.message_queue.topic, name)
-        connection = await client.connection(address)
+        # slaves cannot record which messages are invisible
+        connection = await client.connection(client.routes.master_for(self.message_queue.topic, name))
         fields = fields | {"pollTime": str(hold_ms), "bornTime": str(born_ms)}
         future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + GRACE_SECONDS)
         self.pops_in_flight += 1

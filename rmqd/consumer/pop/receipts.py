@@ -21,7 +21,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.stats.counters import TopicStats
-from rmqd.errors import BrokerAwayError, RmqdError
+from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.pop_bodies import BatchAck
@@ -242,7 +242,7 @@ class PopReceipts:
         try:
             return await change_invisible_time(
                 self._client.remoting,
-                self.address(handle.broker_name, block.topic),
+                self._client.routes.master_for(block.topic, handle.broker_name),
                 self._group,
                 self._real_topic(block),
                 handle,
@@ -273,7 +273,7 @@ class PopReceipts:
     def _line(self, broker_name: str) -> _Line:
         line = self._lines.get(broker_name)
         if line is None:
-            line = self._lines[broker_name] = _Line(self, self._client, self._clock, broker_name)
+            line = self._lines[broker_name] = _Line(self._client, self._clock, broker_name)
             self._start(line)
         return line
 
@@ -281,23 +281,15 @@ class PopReceipts:
         if self._tasks is not None:
             self._tasks.create_task(line.run(), name=f"acks:{line.broker_name}")
 
-    def address(self, broker_name: str, topic: str) -> str:
-        """Return the address of a broker's master. Raises BrokerAwayError."""
-        address = self._client.routes.master(broker_name)
-        if address is None:
-            raise BrokerAwayError(topic, broker_name)
-        return address
-
 
 class _Line:
     """The unsent acknowledgements for one broker."""
 
-    def __init__(self, receipts: PopReceipts, client: ClientInstance, clock: Clock, broker_name: str) -> None:
+    def __init__(self, client: ClientInstance, clock: Clock, broker_name: str) -> None:
         self.broker_name = broker_name
         self.idle = asyncio.Event()  # no acknowledgement waits or is being sent
         self.idle.set()
         self.flush_now = asyncio.Event()  # a caller waits in `flush`
-        self._receipts = receipts
         self._client = client
         self._clock = clock
         self._waiting: list[_Ack] = []
@@ -338,7 +330,7 @@ class _Line:
         if not acks:
             return []
         try:
-            address = self._receipts.address(self.broker_name, acks[0].body.topic)
+            address = self._client.routes.master_for(acks[0].body.topic, self.broker_name)
             together = [] if self._singly else [ack for ack in acks if ack.lite_topic is None]
             if together:
                 await batch_ack(self._client.remoting, address, self.broker_name, [ack.body for ack in together])

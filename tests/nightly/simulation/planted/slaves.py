@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
+from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.pull.pull_request import PullRequest
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -39,10 +39,9 @@ def slave_believed(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(has_slaves, tries("nothing")))
 def commits_to_slaves(patch: pytest.MonkeyPatch) -> None:
     """Offsets are stored at a broker's slave, if it has one."""
-    right = RemoteBrokerOffsetStore._address
+    right = RouteTable.address_for
 
-    def address(self: RemoteBrokerOffsetStore, queue: MessageQueue) -> str:
-        routes = self._client.routes
-        return routes.replicas(routes.endpoint(queue)).get(BROKER_ID) or right(self, queue)
+    def address(self: RouteTable, queue: MessageQueue) -> str:
+        return self.replicas(self.endpoint(queue)).get(BROKER_ID) or right(self, queue)
 
-    patch.setattr(RemoteBrokerOffsetStore, "_address", address)
+    patch.setattr(RouteTable, "address_for", address)
