@@ -138,7 +138,6 @@ class PushConsumer(Consumer):
         self._requests = OperatorRequests(self._context, self._rebalance, self._status)
 
     async def run(self) -> None:
-        """Consume until `stop`."""
         with structlog.contextvars.bound_contextvars(group=self.group):
             once_in_group.set(self._in_group)
             try:

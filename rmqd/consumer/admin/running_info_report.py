@@ -1,7 +1,4 @@
-"""A member's running info for mqadmin and dashboards, in the terms of the Java client.
-
-`Rates` samples the group's counters, for the rates of its topics and the last progress of its queues.
-"""
+"""A member's description for mqadmin and dashboards, in the terms of the Java client, with sampled rates."""
 
 from __future__ import annotations
 

@@ -65,7 +65,6 @@ class KeyedProcessQueue(ProcessQueue):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch is in flight or, during a release, messages must still be handed out."""
         return self.in_flight > 0 or (self.is_releasing and bool(self.pending or self._owed))
 
     def finish(self, messages: list[Message]) -> None:
@@ -95,7 +94,6 @@ class KeyedProcessQueue(ProcessQueue):
         self._owe(self._resting)
 
     def postpone(self, messages: list[Message]) -> None:
-        """Keep failed messages until `return_postponed`."""
         super().postpone(messages)
         self._resting.update(messages)
         if self.is_releasing:

@@ -1,7 +1,4 @@
-"""Concurrent consumption: any free worker takes the next batch of any queue, and failed messages are sent back.
-
-`PollService` serves a group whose messages a program polls. It calls no handler.
-"""
+"""Concurrent consumption by workers, or by a program that polls the messages. Failed messages are sent back."""
 
 from __future__ import annotations
 

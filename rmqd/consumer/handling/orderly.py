@@ -365,7 +365,6 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             process_queue.discard_waiting()
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
-        """Whether messages wait behind a batch or a key that is in flight."""
         if isinstance(process_queue, KeyedProcessQueue):
             return process_queue.has_behind
         return bool(process_queue.pending)

@@ -1,7 +1,4 @@
-"""The queues with messages for a handler, and the workers that sleep until there are messages.
-
-`BatchingQueues` is for a group that waits for full batches (`consume_message_batch_max_wait`).
-"""
+"""The queues with messages for a handler, and the workers that sleep until there are messages."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sends a failed message to a broker: as a retry, or as a dead letter.
-
-A message that is not sent back by the broker is copied to the group's retry topic or its DLQ.
-"""
+"""Sends a failed message to a broker: as a retry, or as a dead letter."""
 
 from __future__ import annotations
 

@@ -175,8 +175,7 @@ class HandlerSlots(WorkerService):
         return False
 
     def warn_if_blocked(self, started: float) -> None:
-        """Warn if a call of over a second blocked the event loop, so that no tick ran meanwhile."""
-        if self._handler.is_async and self._last_tick <= started:
+        if self._handler.is_async and self._last_tick <= started:  # no tick ran meanwhile
             seconds = round(self.clock.monotonic() - started, 3)
             log.warning("handler.blocked_loop", handler=self.handler_name, seconds=seconds)
 

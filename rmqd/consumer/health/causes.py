@@ -2,8 +2,6 @@
 
 A daemon distinguishes more causes than `rmqd diagnose`: a pause, for example, is a `stalled_queue` if only the brokers
 are queried. `Cause.diagnosed_as` maps one list to the other.
-
-`explain_failure` maps a repeated error of a queue or group to its cause.
 """
 
 from __future__ import annotations

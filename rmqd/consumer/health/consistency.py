@@ -3,9 +3,6 @@
 Members with different subscriptions overwrite each other's subscription at the brokers (the last heartbeat wins, and
 for one topic the later `subVersion`; protocol.md §4.9). Then they miss messages without any error. A broker shows only
 one of the subscriptions, so the members themselves are queried too, through the broker (307).
-
-Before the first pull, `check_filters` checks whether brokers accept the group's SQL expressions, and `check_kinds`
-whether rmqd knows the kinds of its topics.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 async def check_filters(client: ClientInstance, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-    """Send each SQL expression to every broker of its topic (CHECK_CLIENT_CONFIG, 46).
+    """Send each SQL expression to every broker of its topic, before the first pull (CHECK_CLIENT_CONFIG, 46).
 
     Raises FilterRefusedError if a broker refuses one. A broker that does not respond is skipped: its pulls will show.
     """
@@ -111,7 +108,7 @@ async def _check_filter_at(
 
 
 async def check_kinds(client: ClientInstance, topics: Iterable[str]) -> None:
-    """Query the settings of each topic from its brokers (GET_TOPIC_CONFIG, 351). The routes must be known.
+    """Query each topic's settings from its brokers, before the first pull (GET_TOPIC_CONFIG, 351). Needs its route.
 
     Raises UnknownTopicKindError if rmqd does not know the kind of a topic. A failed query is ignored: the broker is
     unreachable, forbids the query, or is too old to have such kinds.

@@ -1,7 +1,4 @@
-"""The problems of a group that both its members and `rmqd diagnose` report, and phrases for their texts.
-
-A `Difference` is a disagreement between members of the group.
-"""
+"""The problems of a group, and differences between its members, that members and `rmqd diagnose` report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A group's snapshot: its state, queues, counters and readiness, collected from its parts on request.
-
-`RecentResults` watches the handler's attempts: rates for the status page, and a handler that fails for all messages.
-"""
+"""A group's snapshot, collected from its parts on request, and the recent results of its handler."""
 
 from __future__ import annotations
 

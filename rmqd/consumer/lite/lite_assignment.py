@@ -136,7 +136,6 @@ class LiteSource(PopSource):
     def process_queue(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], relieve: Callable[[], None]
     ) -> PopProcessQueue:
-        """Return the cache of a lite topic."""
         stats, namespace = self._context.stats[self.message_queue.topic], self._context.options.namespace
         return LiteProcessQueue(queue, stats, namespace, self._receipts, relieve, put, self._passed_over)
 
@@ -203,7 +202,6 @@ class LiteDivision(Division):
         return MemberShare(popped=frozenset(MessageQueue(topic, name, ANY_QUEUE) for name in ready))
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """Return the assignment for a broker of a share."""
         assert is_popped
         source = LiteSource(self._context, self._receipts, message_queue._replace(queue_id=ANY_QUEUE))
         return PopAssignment(self._context, self._receipts, source)

@@ -192,7 +192,6 @@ class LocalFileOffsetStore(GroupOffsetStore):
         await self._flush()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        """Return the stored offset; None if the file has none for the queue. Raises OffsetStoreError."""
         self._belong()
         return self._wanted[queue] if queue in self.committed else None
 

@@ -184,7 +184,6 @@ class FileStartOffsets(StartOffsets):
         self._store = store
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the offset in the file."""
         return await self._store.read(queue)
 
     async def _store_if_new(self, first: list[MessageQueue]) -> None:

@@ -240,7 +240,6 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         await self.transactions.store.open()
 
     async def close(self) -> None:
-        """End the commits that still run, and close the store."""
         await super().close()
         await self.transactions.store.close()
 
@@ -264,7 +263,6 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         self.transactions.forget(queue)
 
     def wrote(self, queue: MessageQueue, stored: int) -> bool:
-        """Return whether no other member has written since this ownership did."""
         return self.transactions.is_last_writer(queue)
 
     async def commit_with_pull(

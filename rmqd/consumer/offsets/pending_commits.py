@@ -23,9 +23,7 @@ commit, and the broker may hold it for 20 s. These are the rules:
 - The response of a cancelled pull is still processed. After a timeout or a lost connection the commit counts as long
   as any other unanswered commit.
 - A suspended member may have lost the queue before it can know. So pulls carry commits only while the steps of
-  `OffsetPersistence` are on time (`OffsetStore.carries_until`). After a late step the stored offset is checked.
-
-*First commits.* A group's first commit of a topic on a broker must run alone (`FirstCommits`).
+  `OffsetPersistence` are on time (`GroupOffsetStore.carries_until`). After a late step the stored offset is checked.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The start offset of a queue: the meaning of `consume_from_where`, and the rule for queues added later.
 
-`StartOffsets` decides by the stored offsets whether the group is new, or a queue was added to an existing group.
+`StartOffsets` decides whether a group is new, or a queue was added to an existing group. Stored offsets decide, not
+this process.
 
 A queue without an offset has three possible reasons. First: the group is new and starts as `consume_from_where`
 specifies. Second: the queue is new, because a topic grew or was created or a broker was added. Then no message in it

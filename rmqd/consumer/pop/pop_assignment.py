@@ -107,7 +107,6 @@ class PopAssignment(Assignment):
 
     @property
     def loop(self) -> PopLoop:
-        """The loop that pops. It exists from the beginning."""
         return self.status.loop
 
     @property
@@ -116,7 +115,6 @@ class PopAssignment(Assignment):
         return not self.loop.unacknowledged and self._receipts.is_idle
 
     async def run(self) -> None:
-        """Pop until `release`."""
         log.info("pop.started", queue=str(self.message_queue))
         async with asyncio.TaskGroup() as tasks:
             popping = tasks.create_task(self._pop(), name=f"pops:{self.message_queue}")
@@ -251,7 +249,6 @@ class DivisionByBroker(Division):
         return MemberShare(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
-        """Return the assignment for a queue of a share, popped or pulled."""
         if not is_popped:
             return super().assignment(message_queue, is_popped=False)
         return PopAssignment(self._context, self._receipts, PopSource(self._context, self._receipts, message_queue))

@@ -235,7 +235,6 @@ class AssignedQueue(Assignment):
 
     @property
     def loop(self) -> PullLoop | None:
-        """The pull loop; None until the queue was acquired."""
         return self.status.loop
 
     @property
@@ -243,7 +242,6 @@ class AssignedQueue(Assignment):
         return self.loop is not None and self._context.ownership.holds(self.message_queue)
 
     def commit_offset(self) -> int | None:
-        """Return the offset below which all messages are finished; None until the queue was acquired."""
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
     def set_back(self, offset: int) -> None:
@@ -280,16 +278,13 @@ class AssignedQueue(Assignment):
         await self._seek_ended.wait()
 
     def check_replica(self) -> None:
-        """Send the pull in flight to another replica if its replica is down."""
         if self.loop is not None:
             self.loop.request.try_another_replica()
 
     def restart(self) -> None:
-        """Restart the pull loop at the same offset."""
         self._cut.set()
 
     async def run(self) -> None:
-        """Own the queue until `release`."""
         await self.consume()
         await self._queue_release.run(self.loop, lambda: self._moved_to)
         self._context.problems.end(("unread", self.message_queue))
@@ -302,7 +297,6 @@ class AssignedQueue(Assignment):
             self._seek_ended.set()
 
     async def abandon(self) -> None:
-        """Called when the group has failed and none of its tasks run any more: commit the finished messages."""
         await self._queue_release.abandon(self.loop, lambda: self._moved_to)
 
     async def _own(self) -> None:

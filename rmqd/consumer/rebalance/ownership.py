@@ -250,7 +250,6 @@ class QueueOwnership(Ownership):
         await asyncio.gather(*(self.release(queue) for queue in list(self._owned)))
 
     async def run(self) -> None:
-        """Keep the locks alive until cancelled."""
         renewed = self._clock.monotonic()
         while True:
             await tick(self._clock, CLAIM_SECONDS)

@@ -238,7 +238,6 @@ class QueueLock(Ownership):
         return lease is not None and lease.holds
 
     def lease(self, queue: MessageQueue) -> QueueLease | None:
-        """Return the lease for handing out a batch now; None while the lock is not held."""
         lease = self._leases.get(queue)
         return lease if lease is not None and lease.holds else None
 

@@ -352,7 +352,6 @@ class ChosenDivision(Division):
         return MemberShare(pulled=self._chosen & {*queues})
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
-        """Return the assignment for a chosen queue."""
         return ChosenQueue(self._context, message_queue)
 
 
@@ -360,7 +359,6 @@ class ChosenQueue(AssignedQueue):
     """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
 
     async def run(self) -> None:
-        """Pull the queue until `release`."""
         await (super().run() if self._context.options.auto_commit else self.consume())
 
     def commit_offset(self) -> int | None:

@@ -304,7 +304,6 @@ class DividedStats(TopicStats):
                 self.of(message).received += 1
 
     def acknowledged(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a batch that was acknowledged as a whole by the handler's return."""
         for stats, messages in self._divided(batch).items():
             stats.acked += messages
             stats._observe(messages, seconds, age_seconds)
