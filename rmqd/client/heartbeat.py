@@ -110,7 +110,6 @@ class Heartbeat:
         memberships: Callable[[], Iterable[GroupMembership]],
         *,
         interval_seconds: float,
-        deadline_seconds: float = HEARTBEAT_TIMEOUT_SECONDS,
     ) -> None:
         self._remoting = remoting
         self._clock = remoting.clock
@@ -118,7 +117,6 @@ class Heartbeat:
         self._client_id = client_id
         self._memberships = memberships
         self._interval = interval_seconds
-        self._deadline = deadline_seconds
         self._brokers: dict[str, _Broker] = {}
         self._send = Coalesced(self._send_now)
         self._under_way: dict[str, set[asyncio.Task[RmqdError | None]]] = {}
@@ -244,12 +242,12 @@ class Heartbeat:
             consumer_data_set=tuple(membership.consumer_data() for membership in self._memberships()),
         )
         try:
-            async with self._clock.timeout(self._deadline):
+            async with self._clock.timeout(HEARTBEAT_TIMEOUT_SECONDS):
                 connection = await self._remoting.connection(address)
                 version = await send_heartbeat(self._remoting, address, data)
         except TimeoutError:
             error: RmqdError = RemotingTimeoutError(
-                address, f"no response to the heartbeat within {self._deadline:g} s"
+                address, f"no response to the heartbeat within {HEARTBEAT_TIMEOUT_SECONDS:g} s"
             )
         except RmqdError as failure:
             error = failure

@@ -110,11 +110,8 @@ class ClientInstance:
             self.remoting, options.nameservers, url=options.nameserver_url, unit_name=options.unit_name
         )
         self.cluster_id = ClusterId(self.remoting, self.name_servers, options.state_dir)
-        self.routes = RouteTable(
-            self._get_route,
-            self.clock,
-            refresh_interval_seconds=options.poll_name_server_interval_seconds,
-        )
+        interval_seconds = options.poll_name_server_interval_seconds
+        self.routes = RouteTable(self._get_route, self.clock, refresh_interval_seconds=interval_seconds)
         self.replicas = Replicas(self.remoting, self.routes)
         self._memberships: dict[str, GroupMembership] = {}
         self._topics: dict[str, frozenset[str]] = {}

@@ -80,21 +80,13 @@ class RouteTable:
     """
 
     def __init__(
-        self,
-        route_of: AskRoute,
-        clock: Clock,
-        *,
-        refresh_interval_seconds: float = REFRESH_INTERVAL_SECONDS,
-        deadline_seconds: float = ROUTE_DEADLINE_SECONDS,
-        unknown_topic_grace_seconds: float = UNKNOWN_TOPIC_GRACE_SECONDS,
+        self, route_of: AskRoute, clock: Clock, *, refresh_interval_seconds: float = REFRESH_INTERVAL_SECONDS
     ) -> None:
         self._route_of = route_of
         self._clock = clock
         self._interval = refresh_interval_seconds
-        self._deadline = deadline_seconds
-        self._grace = unknown_topic_grace_seconds
         self._routes = Routes()
-        self._missing_brokers = MissingBrokers(clock, unknown_topic_grace_seconds)
+        self._missing_brokers = MissingBrokers(clock, UNKNOWN_TOPIC_GRACE_SECONDS)
         self._orders: dict[str, int] = {}
         self._watched: dict[str, _Watched] = {}
         self._callbacks: list[Callable[[frozenset[str]], None]] = []
@@ -255,10 +247,10 @@ class RouteTable:
         if (watched := self._watched.get(topic)) is not None:
             watched.asked_at = self._clock.monotonic()
         try:
-            async with self._clock.timeout(self._deadline):
+            async with self._clock.timeout(ROUTE_DEADLINE_SECONDS):
                 return _Learned(topic, order, await self._route_of(topic))
         except TimeoutError:
-            reason = f"no route of {topic} within {self._deadline:g} s"
+            reason = f"no route of {topic} within {ROUTE_DEADLINE_SECONDS:g} s"
             return _Learned(topic, order, None, RemotingTimeoutError("name servers", reason))
         except RmqdError as error:
             return _Learned(topic, order, None, error)
@@ -326,4 +318,4 @@ class RouteTable:
         watched = self._watched.get(learned.topic)
         if watched is None or watched.unknown_since is None:
             return True
-        return self._clock.monotonic() - watched.unknown_since >= self._grace
+        return self._clock.monotonic() - watched.unknown_since >= UNKNOWN_TOPIC_GRACE_SECONDS

@@ -95,9 +95,9 @@ async def test_a_crowd_of_errors_causes_one_refresh(remoting: RemotingClient, pe
         assert len(peer.got(ASKED)) == 2
 
 
-async def test_a_silent_name_server_has_a_deadline(remoting: RemotingClient, peer: Peer) -> None:
+async def test_a_silent_name_server_has_a_deadline(table: Table, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refresh ends in time even if nobody ever answers."""
-    table = Table(remoting, peer, deadline_seconds=1)
+    monkeypatch.setattr("rmqd.client.routing.route_table.ROUTE_DEADLINE_SECONDS", 1)
     peer.on(ASKED, None)
     refreshing = asyncio.create_task(table.refresh("T"))
     await table.clock.advance(1)
