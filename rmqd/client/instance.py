@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -113,13 +113,14 @@ class ClientInstance:
         interval_seconds = options.poll_name_server_interval_seconds
         self.routes = RouteTable(self._get_route, self.clock, refresh_interval_seconds=interval_seconds)
         self.replicas = Replicas(self.remoting, self.routes)
-        self._memberships: dict[str, GroupMembership] = {}
+        self.groups: dict[str, GroupMembership] = {}
+        """The registered groups by name."""
         self._topics: dict[str, frozenset[str]] = {}
         self.heartbeat = Heartbeat(
             self.remoting,
             self.routes,
             self.client_id,
-            self._memberships.values,
+            self.groups.values,
             interval_seconds=options.heartbeat_broker_interval_seconds,
         )
         self.producer = Producer(
@@ -135,20 +136,15 @@ class ClientInstance:
         requests.handlers |= dict.fromkeys(GROUP_FIELDS, self._asked)
         requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = self._noticed
 
-    @property
-    def groups(self) -> Mapping[str, GroupMembership]:
-        """The registered groups by name."""
-        return self._memberships
-
     def register(self, membership: GroupMembership) -> None:
         """Add a group: its topics are watched, heartbeats include it, and it receives brokers' requests.
 
         Raises RmqdError if a group with this name is already registered.
         """
         group = membership.group
-        if group in self._memberships:
+        if group in self.groups:
             raise RmqdError(f"consumer group {group} is running in this process already")
-        self._memberships[group] = membership
+        self.groups[group] = membership
         self._topics[group] = frozenset(
             subscription.topic for subscription in membership.consumer_data().subscription_data_set
         )
@@ -167,7 +163,7 @@ class ClientInstance:
 
         The brokers notify the other members at once, so that these need not wait for this member to expire.
         """
-        if self._memberships.pop(group, None) is None:
+        if self.groups.pop(group, None) is None:
             return
         topics = self._topics.pop(group)
         # A broker without a connection removed this client when the connection ended. But a heartbeat with the group
@@ -177,7 +173,7 @@ class ClientInstance:
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
-        if group in self._memberships:  # registered again meanwhile; brokers may process the two requests in any order
+        if group in self.groups:  # it was registered again, and brokers may have processed that first
             self.heartbeat.beat_soon()
 
     async def connection(self, address: str) -> RemotingConnection:
@@ -233,7 +229,7 @@ class ClientInstance:
                     tasks.create_task(self.heartbeat.run(), name="heartbeats"),
                 ]
                 await self._stop.wait()
-                await asyncio.gather(*(self.unregister(group) for group in list(self._memberships)))
+                await asyncio.gather(*(self.unregister(group) for group in list(self.groups)))
                 for keeper in keepers:
                     keeper.cancel()
         finally:
@@ -275,13 +271,13 @@ class ClientInstance:
     async def _get_route(self, topic: str) -> TopicRouteData:
         """Return a topic's route. Groups get it only once the cluster's id is known, because records contain the id."""
         route = await self.name_servers.get_route(topic)
-        if self._memberships:
+        if self.groups:
             await self.cluster_id.learn()
         return route
 
     async def _asked(self, command: RemotingCommand, address: str) -> Reply | None:
         group = command.ext_fields.get(GROUP_FIELDS[RequestCode(command.code)], "")
-        membership = self._memberships.get(group)
+        membership = self.groups.get(group)
         if membership is None:
             log.debug("request.unknown_group", code=int(command.code), group=group, address=address)
             return ResponseCode.SYSTEM_ERROR, f"the consumer group <{group}> is not registered in this client", {}, b""
@@ -289,7 +285,7 @@ class ClientInstance:
 
     def _noticed(self, command: RemotingCommand, address: str) -> None:
         group = command.ext_fields.get("consumerGroup", "")
-        if (membership := self._memberships.get(group)) is not None:
+        if (membership := self.groups.get(group)) is not None:
             membership.on_consumer_ids_changed()
         else:
             log.debug("request.unknown_group", code=int(command.code), group=group, address=address)

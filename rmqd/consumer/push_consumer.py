@@ -126,26 +126,28 @@ class PushConsumer(Consumer):
         self._in_group = once_of(options.group, identity)
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        self._context, self._division = assemble(
+        self.context, self._division = assemble(
             options, handler, client, clock or client.clock, hooks, retry_policy=retry_policy, ends=ends, polls=polls
         )
-        self._rebalance = Rebalance(self._context, self._division)
-        self._persistence = OffsetPersistence(self._context, self._rebalance.assigned, self._context.idle)
-        results = RecentResults(self._context.clock, options.plain_group)
-        self._status = GroupStatus(self._context, self._rebalance, results, handler.processes, handler.canary)
-        self._watchdog = Watchdog(self._context, self._rebalance.assigned, results)
-        self._consistency = Consistency(self._context, self._context.problems)
-        self._requests = OperatorRequests(self._context, self._rebalance, self._status)
+        self._rebalance = Rebalance(self.context, self._division)
+        self.assigned: Mapping[MessageQueue, Assignment] = self._rebalance.assigned
+        """This member's queues, including queues that are being acquired or released."""
+        self._persistence = OffsetPersistence(self.context, self.assigned, self.context.idle)
+        results = RecentResults(self.context.clock, options.plain_group)
+        self._status = GroupStatus(self.context, self._rebalance, results, handler.processes, handler.canary)
+        self._watchdog = Watchdog(self.context, self.assigned, results)
+        self._consistency = Consistency(self.context, self.context.problems)
+        self._requests = OperatorRequests(self.context, self._rebalance, self._status)
 
     async def run(self) -> None:
         with structlog.contextvars.bound_contextvars(group=self.group):
             once_in_group.set(self._in_group)
             try:
-                if await call_start_or_stop(self._handler.start, self._context.clock, self._stopping):
+                if await call_start_or_stop(self._handler.start, self.context.clock, self._stopping):
                     try:
                         await self._consume()
                     finally:
-                        await call_start_or_stop(self._handler.stop, self._context.clock)
+                        await call_start_or_stop(self._handler.stop, self.context.clock)
                 else:
                     log.info("handler.not_started", handler=self._handler.name)
             except BaseException as error:
@@ -161,37 +163,37 @@ class PushConsumer(Consumer):
     def force_stop(self) -> None:
         self._drain_seconds = 0.0
         self._stopping.set()
-        for assigned in self._rebalance.assigned.values():
+        for assigned in self.assigned.values():
             assigned.force_stop()
 
     async def change(self, options: ConsumerOptions) -> None:
         with structlog.contextvars.bound_contextvars(group=self.group):
-            await change_while_running(self._context, self._rebalance, options)
+            await change_while_running(self.context, self._rebalance, options)
         self._drain_seconds = options.shutdown_timeout_seconds
 
     @property
     def paused(self) -> bool:
-        return self._context.paused
+        return self.context.paused
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        self._context.pauses.add(scope)
+        self.context.pauses.add(scope)
         self._apply_pauses()
         log.info("group.paused", group=self.group, scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        self._context.pauses.end(scope)
+        self.context.pauses.end(scope)
         self._apply_pauses()
         log.info("group.resumed", group=self.group, scope=str(scope))
 
     def _apply_pauses(self) -> None:
-        context = self._context
+        context = self.context
         if context.pauses.whole and not context.paused:
             context.resumed.clear()
             context.service.pause()
         elif context.paused and not context.pauses.whole:
             context.resumed.set()
             context.service.resume()
-        for assigned in self._rebalance.assigned.values():
+        for assigned in self.assigned.values():
             assigned.apply_pauses()
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
@@ -200,28 +202,18 @@ class PushConsumer(Consumer):
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         return self._status.queue_snapshots()
 
-    @property
-    def context(self) -> GroupContext:
-        """The objects that the group's parts share."""
-        return self._context
-
-    @property
-    def assigned(self) -> Mapping[MessageQueue, Assignment]:
-        """This member's queues, including queues that are being acquired or released."""
-        return self._rebalance.assigned
-
     def assignments(self) -> list[Assignment] | None:
         """Return this member's assignments; None until each topic was divided and each queue acquired."""
-        assigned = list(self._rebalance.assigned.values())
+        assigned = list(self.assigned.values())
         return None if self._rebalance.unrouted or any(one.loop is None for one in assigned) else assigned
 
     def consumer_data(self) -> ConsumerData:
         """Return the group's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
-            message_model=MessageModel[self._context.options.announced_model],
-            subscription_data_set=tuple((self._context.subscriptions | self._context.announced).values()),
-            consume_from_where=ConsumeFromWhere[self._context.options.consume_from_where.upper()],
+            message_model=MessageModel[self.context.options.announced_model],
+            subscription_data_set=tuple((self.context.subscriptions | self.context.announced).values()),
+            consume_from_where=ConsumeFromWhere[self.context.options.consume_from_where.upper()],
             unit_mode=self._client.options.unit_mode,
         )
 
@@ -236,7 +228,7 @@ class PushConsumer(Consumer):
         return await self._requests.answer(command)
 
     async def _consume(self) -> None:
-        context, routes = self._context, self._client.routes
+        context, routes = self.context, self._client.routes
         await context.store.open()
         try:
             if self._division.is_of_members:
@@ -285,26 +277,26 @@ class PushConsumer(Consumer):
 
     async def _join(self) -> None:
         """Look up the routes and register with the brokers before the first rebalance reads the member list."""
-        topics = list(self._context.options.subscriptions)
+        topics = list(self.context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
-        await check_filters(self._client, self.group, self._context.subscriptions.values())
+        await check_filters(self._client, self.group, self.context.subscriptions.values())
         await check_kinds(self._client, topics)
         errors = (await self._client.heartbeat.beat()).values()
         is_reported = any(error is not None and error.is_reported for error in errors)
-        if retry_topic(self.group) in self._context.subscriptions:
+        if retry_topic(self.group) in self.context.subscriptions:
             await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # the first heartbeat creates it
 
     async def _learn_route(self, topic: str, *, is_reported: bool = False) -> None:
         """Look up a topic's route. A failure is not logged if its cause already `is_reported`."""
         try:
             await self._client.routes.lookup(topic)
-            self._context.start_offsets.note_route(topic)
+            self.context.start_offsets.note_route(topic)
         except RmqdError as error:
             if isinstance(error, RouteNotFoundError):
-                self._context.start_offsets.note_route(topic)
+                self.context.start_offsets.note_route(topic)
             if not error.is_reported and not is_reported:
                 log.warning("route.missing", topic=topic, error=str(error))
 
     def _routes_changed(self, topics: frozenset[str]) -> None:
-        if topics & self._context.subscriptions.keys():
+        if topics & self.context.subscriptions.keys():
             self._rebalance.soon()

@@ -143,7 +143,7 @@ async def test_a_changed_interval_of_commits_needs_no_restart(
 ) -> None:
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:
         await change(m, persist_consumer_offset_interval_seconds=60.0)
-        assert replace(group_options(), persist_consumer_offset_interval_seconds=60.0) == m.consumer._context.options
+        assert replace(group_options(), persist_consumer_offset_interval_seconds=60.0) == m.consumer.context.options
 
 
 # --- the circuit breaker

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, admin, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
@@ -105,23 +103,9 @@ async def consume_time_span(
     return {span.message_queue: span for span in spans}
 
 
-async def create_topic(
-    remoting: RemotingClient,
-    address: str,
-    topic: str,
-    queues: int,
-    *,
-    perm: int = 6,
-    attributes: Mapping[str, str] | None = None,
-) -> None:
-    """Create or change a topic on one broker. Name servers are notified some moments later."""
-    header = CreateTopicRequestHeader(
-        topic=topic,
-        read_queue_nums=queues,
-        write_queue_nums=queues,
-        perm=perm,
-        attributes=",".join(f"+{key}={value}" for key, value in attributes.items()) if attributes else None,
-    )
+async def create_topic(remoting: RemotingClient, address: str, topic: str, queues: int) -> None:
+    """Create a topic on one broker, or change its queues. Name servers are notified some moments later."""
+    header = CreateTopicRequestHeader(topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6)
     await admin(remoting, address, header)
 
 

@@ -45,14 +45,6 @@ TICK_SECONDS = 0.25
 CANCEL_GRACE_SECONDS = 5.0  # how long a cancelled handler may take to end
 
 
-def _deduplication(options: ConsumerOptions, clock: Clock, is_paused: Callable[[], bool]) -> Deduplication | None:
-    if options.deduplication is None:
-        return None
-    from rmqd.consumer.handling.deduplication import Deduplication  # most groups do not need it
-
-    return Deduplication(options, clock, is_paused)
-
-
 class HandlerSlots(WorkerService):
     """The workers of a group, and the line of queues that they serve."""
 
@@ -75,8 +67,13 @@ class HandlerSlots(WorkerService):
         self.transactions: OffsetTransactions | None = None  # only with a custom offset store
         self._breaker: CircuitBreaker | None = None
         self._held_by: set[str] = set()  # reasons not to hand out messages
-        self._deduplication = _deduplication(options, clock, lambda: "operator" in self._held_by)
-        self.confirm_settled: ConfirmSettled | None = None if self._deduplication is None else self._confirm_settled
+        self._deduplication: Deduplication | None = None
+        self.confirm_settled: ConfirmSettled | None = None
+        if options.deduplication is not None:
+            from rmqd.consumer.handling.deduplication import Deduplication  # most groups do not need it
+
+            self._deduplication = Deduplication(options, clock, lambda: "operator" in self._held_by)
+            self.confirm_settled = self._confirm_settled
         self._canary: Canary | None = handler.canary
         self.divider = self._canary if self._canary and self._canary.is_live and self.batch_size > 1 else None
         self._concurrency = self._slots = options.concurrency

@@ -86,10 +86,6 @@ class QueueStart:
     why: Why
     is_stored: bool = False
 
-    def log_start(self, queue: MessageQueue) -> None:
-        """Log the queue's start offset and its reason."""
-        log.info("queue.started", queue=str(queue), offset=self.offset, why=self.why)
-
 
 @dataclass(frozen=True, slots=True)
 class StartPolicy:

@@ -237,10 +237,6 @@ class AssignedQueue(Assignment):
     def loop(self) -> PullLoop | None:
         return self.status.loop
 
-    @property
-    def _is_ours(self) -> bool:
-        return self.loop is not None and self._context.ownership.holds(self.message_queue)
-
     def commit_offset(self) -> int | None:
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
@@ -260,7 +256,8 @@ class AssignedQueue(Assignment):
         void, because the previous owner received the same reset and has applied it.
         """
         self._moved_to = offset
-        self._move_until = float("inf") if self._is_ours else self._context.clock.monotonic() + MOVE_SECONDS
+        is_ours = self.loop is not None and self._context.ownership.holds(self.message_queue)
+        self._move_until = float("inf") if is_ours else self._context.clock.monotonic() + MOVE_SECONDS
         self._cut.set()
         return True
 
@@ -305,7 +302,7 @@ class AssignedQueue(Assignment):
         self.status.is_in_line = True
         start = await until_answered(context, queue, self._start)
         self.status.start_failure = None
-        start.log_start(queue)
+        log.info("queue.started", queue=str(queue), offset=start.offset, why=start.why)
         self.status.loop = loop = PullLoop(context, queue, start.offset)
         loop.apply_pauses()
         self._check_released_offset(start.offset)

@@ -57,11 +57,10 @@ async def test_a_groups_settings(remoting: RemotingClient, peer: Peer) -> None:
 
 
 async def test_making_a_topic(remoting: RemotingClient, peer: Peer) -> None:
-    """As many queues for reading as for writing, and attributes as Java writes them."""
-    await admin.create_topic(remoting, peer.address, "T", 8, attributes={"message.type": "FIFO"})
+    """As many queues for reading as for writing."""
+    await admin.create_topic(remoting, peer.address, "T", 8)
     fields = fields_of(peer, RequestCode.UPDATE_AND_CREATE_TOPIC)
     assert (fields["topic"], fields["readQueueNums"], fields["writeQueueNums"], fields["perm"]) == ("T", "8", "8", "6")
-    assert fields["attributes"] == "+message.type=FIFO"
 
 
 async def test_messages_that_are_not_there(remoting: RemotingClient, peer: Peer) -> None:

@@ -301,7 +301,7 @@ async def test_a_rate_limit_below_what_comes(rocketmq: RealCluster, group: str, 
     async with consuming(rocketmq, group, one_queue, Seen(), pull_rate_limit=1, pull_batch_size=8) as m:
         await eventually(lambda: m.queue(), "it has the queue")
         send(rocketmq, one_queue, 2)
-        m.consumer._context.rate_limit.spend(5)  # as after a pull that brought more than the limit
+        m.consumer.context.rate_limit.spend(5)  # as after a pull that brought more than the limit
         await stands_still(m, "rate_limit", "pulling")
         await goes_on(rocketmq, group, one_queue, m)
 

@@ -69,7 +69,7 @@ async def test_running_info_shows_what_is_cached(broker: ScriptedBroker, queue: 
     handle = Blocked()
     async with member(broker.peer.address, handle, concurrency=1) as m:
         await eventually(lambda: (held := m.queue()) is not None and held.cached == 9, "all are cached")
-        before, info = m.consumer._context.clock.wall() * 1000, (await running_info(broker)).mq_table[queue]
+        before, info = m.consumer.context.clock.wall() * 1000, (await running_info(broker)).mq_table[queue]
         handle.release.set()
     assert (info.commit_offset, info.cached_msg_count) == (0, 9)
     assert (info.cached_msg_min_offset, info.cached_msg_max_offset) == (0, 8)
@@ -86,7 +86,7 @@ async def test_running_info_of_an_orderly_group_tells_its_locks(
     broker.locks[GROUP, other] = "somebody else"
     async with member(broker.peer.address, seen, consume_mode="orderly") as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0], "it pulls the one")
-        now_ms = m.consumer._context.clock.wall() * 1000
+        now_ms = m.consumer.context.clock.wall() * 1000
         info = await running_info(broker)
     assert info.properties["PROP_CONSUMEORDERLY"] == "true"
     held, waited_for = info.mq_table[queue], info.mq_table[other]
