@@ -10,7 +10,7 @@ import socket
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import structlog
 
@@ -111,21 +111,14 @@ def _request(url: str) -> Request:
 T = TypeVar("T")
 
 
-class FirstResponse(NamedTuple, Generic[T]):
-    """The address that answered, and its answer."""
-
-    address: str
-    value: T
-
-
 async def first_answer(
     addresses: Sequence[str], question: Callable[[str], Awaitable[T]], clock: Clock, *, patience_seconds: float
-) -> FirstResponse[T]:
+) -> tuple[str, T]:
     """Ask the first address; when it fails, or has not answered for `patience_seconds`, ask all others at once.
 
-    The first answer is returned, and the other requests are cancelled. An RmqdError is a failure of its address. If all
-    fail, an ExceptionGroup of their errors is raised, in the order of the failures. Any other exception is raised at
-    once.
+    The first answer counts, and is returned with its address. The other questions are cancelled. An RmqdError is a
+    failure of its address. If all fail, an ExceptionGroup of their errors is raised, in the order of the failures. Any
+    other exception is raised at once.
     """
     first, others = addresses[0], list(addresses[1:])
     asked = {_ask(first, question): first}
@@ -137,7 +130,7 @@ async def first_answer(
             done, waiting = await clock.wait(waiting, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 try:
-                    return FirstResponse(asked[task], task.result())
+                    return asked[task], task.result()
                 except RmqdError as error:
                     errors.append(error)
             started = {_ask(address, question): address for address in others}
@@ -229,14 +222,15 @@ class NameServers:
         if not self._addresses:
             raise NameServerError(self._shown_url, f"no name server is known: {self._origin()}")
         try:
-            answer = await first_answer(self._addresses, asking, self._clock, patience_seconds=PATIENCE_SECONDS)
+            known, patience = self._addresses, PATIENCE_SECONDS
+            address, answer = await first_answer(known, asking, self._clock, patience_seconds=patience)
         except ExceptionGroup as group:
             self._look_again.set()
             raise self._nobody_answered(group.exceptions) from None
-        self._prefer(answer.address)
-        if isinstance(answer.value, BrokerError):
-            raise answer.value
-        return answer.value
+        self._prefer(address)
+        if isinstance(answer, BrokerError):
+            raise answer
+        return answer
 
     async def look_up(self) -> None:
         """Read the address server and resolve host names now. On failure the last known addresses stay."""

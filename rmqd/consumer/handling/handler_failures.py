@@ -46,6 +46,11 @@ HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # an ear
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 
+def facts_of(message: Message) -> dict[str, object]:
+    """Return the fields of log lines about a message."""
+    return {"queue": str(message.message_queue), "offset": message.queue_offset, "msg_id": message.msg_id}
+
+
 def decisions_of(batch: Batch, error: BaseException | None) -> list[Decision]:
     """Return the decision about each message of a batch whose call ended with `error`."""
     decisions, rest = batch.decisions(), default_decision(error, batch)

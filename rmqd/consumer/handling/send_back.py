@@ -10,6 +10,7 @@ from rmqd.client.api.admin_requests import create_topic
 from rmqd.client.api.send_requests import SEND_BACK_TIMEOUT_SECONDS, send_message, send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.handling.handler_failures import facts_of
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.runtime.plain_text import encodable, traceback_of
@@ -170,13 +171,7 @@ class SendBack:
             _can_be_copied(message) and await self.by_broker(message, -1)
         )
         if sent:
-            log.warning(
-                "message.dead_lettered",
-                queue=str(message.message_queue),
-                offset=message.queue_offset,
-                msg_id=message.msg_id,
-                reason=reason,
-            )
+            log.warning("message.dead_lettered", **facts_of(message), reason=reason)
         return self._noted(message, sent)
 
     def _noted(self, message: Message, is_taken: bool) -> bool:
@@ -306,13 +301,7 @@ class NoRetry:
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
         """Drop the message."""
-        log.warning(
-            "message.dropped",
-            queue=str(message.message_queue),
-            offset=message.queue_offset,
-            msg_id=message.msg_id,
-            reason=reason,
-        )
+        log.warning("message.dropped", **facts_of(message), reason=reason)
         return True
 
 

@@ -15,6 +15,7 @@ from rmqd.consumer.handling.handler_failures import (
     dead_letter_cause,
     decisions_of,
     default_decision,
+    facts_of,
     given_up,
     is_duplicate,
 )
@@ -261,14 +262,8 @@ async def alone(message: Message, sending: Awaitable[T]) -> T | None:
     try:
         return await sending
     except Exception as fault:
-        log.error(  # noqa: TRY400  the error's text is a field of its own
-            "settlement.failed",
-            queue=str(message.message_queue),
-            offset=message.queue_offset,
-            msg_id=message.msg_id,
-            error=text_of(fault, repr),
-            exc_info=fault,
-        )
+        # not log.exception, because the error's text is a separate field
+        log.error("settlement.failed", **facts_of(message), error=text_of(fault, repr), exc_info=fault)  # noqa: TRY400
         return None
 
 

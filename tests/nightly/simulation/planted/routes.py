@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from rmqd.client.routing import name_server_client as name_server
-from rmqd.client.routing.name_server_client import FirstResponse, first_answer
+from rmqd.client.routing.name_server_client import first_answer
 from rmqd.client.routing.route_table import RouteTable
 from tests.nightly.simulation.planted.registry import breaks, plant
 
@@ -18,7 +18,7 @@ from tests.nightly.simulation.planted.registry import breaks, plant
 def one_name_server_alone(patch: pytest.MonkeyPatch) -> None:
     """Only the first name server is ever queried."""
 
-    async def first(addresses: list[str], *rest: Any, **options: Any) -> FirstResponse[Any]:
+    async def first(addresses: list[str], *rest: Any, **options: Any) -> tuple[str, Any]:
         return await first_answer(addresses[:1], *rest, **options)
 
     patch.setattr(name_server, "first_answer", first)
