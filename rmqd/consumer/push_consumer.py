@@ -134,9 +134,9 @@ class PushConsumer(Consumer):
         """This member's queues, including queues that are being acquired or released."""
         self._persistence = OffsetPersistence(self.context, self.assigned, self.context.idle)
         results = RecentResults(self.context.clock, options.plain_group)
-        self._status = GroupStatus(self.context, self._rebalance, results, handler.processes, handler.canary)
+        self._status = GroupStatus(self.context, self._rebalance, results, handler)
         self._watchdog = Watchdog(self.context, self.assigned, results)
-        self._consistency = Consistency(self.context, self.context.problems)
+        self._consistency = Consistency(self.context)
         self._requests = OperatorRequests(self.context, self._rebalance, self._status)
 
     async def run(self) -> None:

@@ -37,7 +37,6 @@ from rmqd.consumer.health.group_problems import (
     settings_problem,
     unknown_problem,
 )
-from rmqd.consumer.stats.counters import GroupProblems
 from rmqd.errors import FilterRefusedError, RmqdError, UnknownTopicKindError
 from rmqd.errors.broker_errors import (
     AccessRefusedError,
@@ -146,9 +145,8 @@ class Consistency:
     because two members with one id handle messages twice.
     """
 
-    def __init__(self, context: GroupContext, problems: GroupProblems) -> None:
+    def __init__(self, context: GroupContext) -> None:
         self._context = context
-        self._problems = problems
         self._unseen: dict[Difference, int] = {}  # reported differences: number of rounds without them
         self._suspects: set[str] = set()  # members with differences
         self._settings_known: set[str] = set()  # addresses whose settings were read at least once
@@ -187,7 +185,7 @@ class Consistency:
         lasting = first.keys() & second.keys()
         for difference in lasting:
             problem = self._problem(difference, second[difference])
-            self._problems.begin(difference, problem)
+            self._context.problems.begin(difference, problem)
             self._unseen[difference] = 0
         if of_ids_only:
             return
@@ -195,7 +193,7 @@ class Consistency:
             self._unseen[known] += 1
             if self._unseen[known] >= ROUNDS_TO_END:
                 del self._unseen[known]
-                self._problems.end(known)
+                self._context.problems.end(known)
 
     async def _check_settings(self, name: str, address: str) -> None:
         """Report a broker that does not know the group, disables its consumption, or drops its retries."""
@@ -205,7 +203,7 @@ class Consistency:
             try:
                 settings = await subscription_group(remoting, address, group)
             except SubscriptionGroupNotExistError:
-                self._problems.begin(("unknown", name), unknown_problem(where, context.options.plain_group))
+                self._context.problems.begin(("unknown", name), unknown_problem(where, context.options.plain_group))
                 return
             except RmqdError:  # an old broker, or a missing permission: query all groups instead, but only once
                 if not is_first or (found := (await subscription_groups(remoting, address)).get(group)) is None:
@@ -216,8 +214,8 @@ class Consistency:
             return
         self._settings_known.add(address)
         problem = settings_problem(where, context.options.plain_group, settings, context.options.announced_model)
-        self._problems.end(("unknown", name))
-        self._problems.set(("settings", name), problem)
+        self._context.problems.end(("unknown", name))
+        self._context.problems.set(("settings", name), problem)
 
     async def _query_members(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """Return the current differences, each with its source; None if no broker responds."""

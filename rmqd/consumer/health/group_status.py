@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from rmqd.consumer.canary import Canary
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.health.causes import Problem, found
@@ -22,7 +21,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.handler_api.batch import ProcessCounts, leaves_of
+from rmqd.handler_api.batch import LoadedHandler, leaves_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
@@ -34,20 +33,13 @@ class GroupStatus:
     """The group's state, its failure, and its readiness."""
 
     def __init__(
-        self,
-        context: GroupContext,
-        rebalance: Rebalance,
-        results: RecentResults,
-        processes: ProcessCounts | None = None,
-        canary: Canary | None = None,
+        self, context: GroupContext, rebalance: Rebalance, results: RecentResults, handler: LoadedHandler
     ) -> None:
-        """`processes` counts the processes in which the handler runs; None if it runs in this process."""
-        self._processes = processes
-        self._canary = canary
-        self._results = results
         self.state = "starting"
         self._context = context
         self._rebalance = rebalance
+        self._results = results
+        self._processes, self._canary = handler.processes, handler.canary
         self._failure: str | None = None
         self._hung = False
 
