@@ -9,8 +9,6 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.wire.headers.send_headers import (
     ConsumerSendMsgBackRequestHeader,
-    RecallMessageRequestHeader,
-    RecallMessageResponseHeader,
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
@@ -46,7 +44,7 @@ class SendResult:
     is_traced: bool
     """Whether the broker wants message trace of stored messages."""
     recall_handle: str | None = None
-    """The handle for `Producer.recall`; None if the message is not timed, or cannot be recalled."""
+    """The handle for a recall by Java's producer; None if the message is not timed, or cannot be recalled."""
     msg_id: str = ""
     """The message's unique key, which the producer has made."""
 
@@ -71,29 +69,6 @@ async def send_message(
         is_traced=reply.ext_fields.get(TRACE_ON) != "false",
         recall_handle=stored.recall_handle,
     )
-
-
-async def recall_message(
-    remoting: RemotingClient,
-    address: str,
-    topic: str,
-    recall_handle: str,
-    *,
-    broker_name: str,
-    producer_group: str,
-    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> str:
-    """Recall a message that waits in a broker's timer. Returns the message's unique key.
-
-    The broker responds after storing the recall, without checking whether the message exists. Raises NoPermissionError
-    if `recallMessageEnable` is off, and IllegalOperationError if the handle's time has passed or the handle is for
-    another topic or broker.
-    """
-    header = RecallMessageRequestHeader(
-        topic=topic, recall_handle=recall_handle, producer_group=producer_group, bname=broker_name
-    )
-    reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
-    return RecallMessageResponseHeader.from_ext_fields(reply.ext_fields).msg_id
 
 
 async def send_message_back(

@@ -1,4 +1,4 @@
-"""Sends and recalls of messages, for retries, dead letters, message trace and `rmqd send`.
+"""Sends of messages, for retries, dead letters, message trace and `rmqd send`.
 
 All attempts of a send share one deadline. A send is repeated if its response is lost, so a message may be stored twice.
 """

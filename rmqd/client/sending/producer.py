@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from rmqd.client.api.group_requests import send_heartbeat
-from rmqd.client.api.send_requests import SendResult, recall_message, send_message
+from rmqd.client.api.send_requests import SendResult, send_message
 from rmqd.client.client_options import local_address
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
@@ -31,7 +31,6 @@ from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.headers.send_headers import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
-from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import BatchMember, encode_batch
 from rmqd.wire.messages.message_id import UniqueKeys
@@ -147,37 +146,6 @@ class Producer:
                 return queues if selector is None else [selector(queues)]
         except TimeoutError:
             raise RemotingTimeoutError("name servers", f"no route to {topic} within {timeout_seconds:g} s") from None
-
-    async def recall(self, topic: str, recall_handle: str, *, timeout_seconds: float = SEND_TIMEOUT_SECONDS) -> str:
-        """Recall a timer message before its delivery time. Returns its `msg_id`.
-
-        Like Java's `DefaultMQProducer.recallMessage`, it makes one attempt. It asks the broker that has the message, or
-        a proxy. Success means that the recall is stored: a message that is just being delivered still arrives.
-
-        Raises ProtocolError for an invalid handle, RouteNotFoundError, NoPermissionError if brokers do not have
-        `recallMessageEnable`, IllegalOperationError if the handle is for another topic or broker or its time has
-        passed, and any other RmqdError of the request.
-        """
-        broker_name = RecallHandle.parse(recall_handle).broker_name
-        try:
-            async with self._clock.timeout(timeout_seconds):
-                await self._routes.lookup(topic)
-                address = self._routes.master(broker_name)
-                if address is None:
-                    raise RouteNotFoundError(topic, f"no name server has a route to the master of broker {broker_name}")
-                return await recall_message(
-                    self._remoting,
-                    address,
-                    topic,
-                    recall_handle,
-                    broker_name=broker_name,
-                    producer_group=INNER_PRODUCER_GROUP,
-                    timeout_seconds=timeout_seconds,
-                )
-        except TimeoutError:
-            raise RemotingTimeoutError(
-                broker_name, f"the broker did not confirm the recall within {timeout_seconds:.3g} s"
-            ) from None
 
     async def _try(self, sending: _Sending) -> SendResult:
         last_broker, tries = "", 0

@@ -9,7 +9,7 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.wire.lite_topic import RecallHandle
 from tests.conformance import behaviour
 from tests.conformance.scripted import both
-from tests.conformance.test_recall import client_of
+from tests.conformance.test_recall import client_of, recall
 from tests.rocketmq import RealCluster
 from tests.rocketmq.peers import start_program
 
@@ -27,7 +27,7 @@ async def by_java(cluster: RealCluster, topic: str, directory: Path, **options: 
     "sending",
     "A message that waits for its time can be recalled with the handle that its send returned",
     java="SendResult.getRecallHandle, DefaultMQProducer.recallMessage",
-    rmqd="SendResult.recall_handle and Producer.recall; `rmqd send -o json` shows the handle",
+    rmqd="SendResult.recall_handle; `rmqd send -o json` shows the handle",
     checked=(
         "Java recalls messages that rmqd sent, and the reverse; consumers of both receive only the "
         "messages that were not recalled"
@@ -52,7 +52,7 @@ async def test_what_is_recalled_never_comes(rocketmq: RealCluster, topic: str, g
         assert await by_java(rocketmq, topic, tmp_path, handle=handles["rmqd-recalled"]) == recalled.msg_id
 
         java_handle = await by_java(rocketmq, topic, tmp_path, key="java-recalled", **wait)
-        assert await client.producer.recall(topic, java_handle) == RecallHandle.parse(java_handle).msg_id
+        assert await recall(client, topic, java_handle) == RecallHandle.parse(java_handle).msg_id
         await by_java(rocketmq, topic, tmp_path, key="java-kept", **wait)
 
     async with both(rocketmq, group, tmp_path, [topic], consume_from_where="first_offset") as sides:

@@ -12,16 +12,11 @@ from rmqd.client.sending.producer import Producer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
     BrokerTooOldError,
-    ProtocolError,
     RemotingConnectError,
     RemotingTimeoutError,
     RouteNotFoundError,
 )
-from rmqd.errors.broker_errors import (
-    IllegalOperationError,
-)
 from rmqd.wire.bodies.route_data import TopicRouteData
-from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import parse_properties
 from tests.client.peer import Peer, Reply, route_of, stored
@@ -124,27 +119,6 @@ async def test_the_vip_channel(world: World) -> None:
         assert len(fast.got(SEND)) == 1
     with pytest.raises(RemotingConnectError):
         await producer.send(OutgoingMessage("V", b""))
-
-
-async def test_a_recall_goes_to_the_broker_that_its_handle_names(world: World, brokers: list[Peer]) -> None:
-    """With the handle as it is; the broker's answer is the message's id."""
-    handle = str(RecallHandle("T", "b1", 1_763_900_000_000, "ID"))
-    brokers[1].on(RequestCode.RECALL_MESSAGE, Reply(ext_fields={"msgId": "ID"}))
-    assert await world.producer.recall("T", handle) == "ID"
-    (request,) = brokers[1].got(RequestCode.RECALL_MESSAGE)
-    fields = {"topic": "T", "recallHandle": handle, "producerGroup": "CLIENT_INNER_PRODUCER", "bname": "b1"}
-    assert request.ext_fields == fields
-
-
-async def test_a_recall_that_cannot_be_sent(world: World, brokers: list[Peer]) -> None:
-    """What is no handle, or is of a broker that no route names; and what the broker refuses, with its reason."""
-    with pytest.raises(ProtocolError):
-        await world.producer.recall("T", "no handle")
-    with pytest.raises(RouteNotFoundError, match="b9"):
-        await world.producer.recall("T", str(RecallHandle("T", "b9", 1, "ID")))
-    brokers[0].on(RequestCode.RECALL_MESSAGE, Reply(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid"))
-    with pytest.raises(IllegalOperationError, match="timestamp invalid"):
-        await world.producer.recall("S", str(RecallHandle("S", "b0", 1, "ID")))
 
 
 async def test_the_handle_of_a_timer_message_is_in_the_result(world: World, brokers: list[Peer]) -> None:
