@@ -230,7 +230,7 @@ class TopicRouteData(Body):
 
     @classmethod
     def from_json(cls, body: bytes) -> Self:
-        """Read the body. Raises ProtocolError, also if a route exceeds `wire.limits`."""
+        """Read the body. Raises ProtocolError, also if a route exceeds the limits of `wire.fields`."""
         limits.check_route_size(body)
         data = fields.body_object(body)
         limits.check_brokers(max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas")))
