@@ -165,7 +165,7 @@ class JavaConversion:
             return
         self._places[place] = one
         value = java_names.value_from_java(forms.kind_of(forms.keys_of(model)[str(place[-1])]), key, one.value)
-        if place in config_source.SECRET_KEYS and "${" not in str(one.value):
+        if config_source.is_secret(place) and "${" not in str(one.value):
             value = f"${{RMQD_{str(place[-1]).upper()}}}"
             self.remarks.append(f"{one.place}: {one.key}: a secret; set it as the environment variable {value[2:-1]}")
         inner = self.config
@@ -195,7 +195,7 @@ class JavaConversion:
         assert isinstance(tree, yaml_tree.YamlMapping)
         for problem in load.Loading(config_source.Source((Path("FILE"),), tree), {}).problems:
             one = self._places.get(problem.path)
-            if one and "${" not in str(one.value) and problem.path not in config_source.SECRET_KEYS:
+            if one and "${" not in str(one.value) and not config_source.is_secret(problem.path):
                 self._remark(one, f"not converted: {problem.message}")
                 inner = self.config
                 for step in problem.path[:-1]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_origin
 
 import pytest
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import ClientOptions, TlsOptions, TraceOptions
 from rmqd.config.model.forms import keys_of, meaning_of
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
-from rmqd.config.reading.config_source import ANY_NAME, SECRET_KEYS
+from rmqd.config.reading.config_source import is_secret
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
 from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, FailureOptions, Subscription
 from rmqd.errors import ConfigError
@@ -274,21 +270,21 @@ http: {token: TKTK}
     assert not any(secret in shown for secret in ("AKAK", "SKSK", "STST", "PWPW", "TKTK"))
 
 
-def test_what_the_command_line_does_not_take_is_every_secret() -> None:
-    secrets = {
-        path for path, field in fields_of(RootConfig) if any(getattr(kind, "secret", False) for kind in field.metadata)
-    }
-    assert secrets == set(SECRET_KEYS)
-
-
-def fields_of(model: type[BaseModel], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
-    """Every field of a model and of the models in it, by its path."""
-    for name, field in model.model_fields.items():
-        yield (*prefix, name), field
-        by_name = get_origin(field.annotation) is dict
-        kind, steps = (get_args(field.annotation)[-1], (name, ANY_NAME)) if by_name else (field.annotation, (name,))
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from fields_of(kind, (*prefix, *steps))
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("client.secret_key", True),
+        ("clusters.tokyo.client.tls.key_password", True),
+        ("http.token", True),
+        ("http.token_file", False),
+        ("client.tls.key_file", False),
+        ("groups.mailer.handler.options.db_password", True),
+        ("groups.mailer.handler.canary.options.database.token", True),
+        ("groups.mailer.pipeline.options.token", False),
+    ],
+)
+def test_secrets_are_known_by_their_declaration_or_the_name_of_an_option(key: str, expected: bool) -> None:
+    assert is_secret(tuple(key.split("."))) is expected
 
 
 @pytest.mark.usefixtures("in_empty_folder")

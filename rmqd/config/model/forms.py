@@ -48,6 +48,7 @@ def fields_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
     return sorted(model.model_fields.items(), key=lambda field: field[0] in inherited)
 
 
+@functools.cache
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the keys of a mapping, in the order for users."""
     return {key_of(name): field for name, field in fields_of(model)}

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rmqd.config.model.forms import keys_of
+from rmqd.config.model.forms import keys_of, kind_of, model_at
 from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.problems import ConfigProblem
+from rmqd.config.model.root_model import RootConfig
+from rmqd.config.problems import ConfigProblem, KeyPath
 from rmqd.config.reading.yaml_tree import (
     Items,
     Node,
@@ -62,25 +63,9 @@ def config_files(path: Path) -> tuple[Path, list[Path]]:
 
 
 def configured_names(path: Path) -> dict[str, list[str]]:
-    """Return the topics of each group, as far as the configuration can be read without validation. Raises OSError."""
-    root_file, group_files = config_files(path)
-    root, *others = (_tree(file) for file in (root_file, *group_files))
-    groups = dict(_below(root, "groups").entries)
-    for file, tree in zip(group_files, others, strict=True):
-        if "subscriptions" in tree.entries:
-            groups[file.stem] = YamlEntry(tree.place, tree)
-        else:
-            groups |= (_below(tree, "groups") if "groups" in tree.entries else tree).entries
-    return {
-        name: list(_below(entry.node, "subscriptions").entries)
-        for name, entry in groups.items()
-        if not name.startswith(NOTE)
-    }
-
-
-def _tree(file: Path) -> YamlMapping:
-    tree = read_tree(file.read_text("utf-8-sig", errors="replace"), str(file)).tree
-    return tree if isinstance(tree, YamlMapping) else YamlMapping(str(file), {})
+    """Return the topics of each group in a configuration, as far as it can be read, without validation."""
+    groups = _below(read_source(path).tree, "groups").entries
+    return {name: list(_below(entry.node, "subscriptions").entries) for name, entry in groups.items()}
 
 
 def _below(node: Node, key: str) -> YamlMapping:
@@ -88,22 +73,8 @@ def _below(node: Node, key: str) -> YamlMapping:
     return entry.node if entry is not None and isinstance(entry.node, YamlMapping) else YamlMapping(node.place, {})
 
 
-ANY_NAME: Final = "NAME"
-
-
-_SECRETS_OF_CLUSTERS: Final = (
-    ("client", "access_key"),
-    ("client", "secret_key"),
-    ("client", "security_token"),
-    ("client", "tls", "key_password"),
-)
-SECRET_KEYS: Final = (
-    *_SECRETS_OF_CLUSTERS,
-    *(("clusters", ANY_NAME, *secret) for secret in _SECRETS_OF_CLUSTERS),
-    ("http", "token"),
-)
-"""Paths of secrets. `--set` refuses literal values for them, because every user can see command lines."""
-_OPTIONS: Final = tuple(("groups", ANY_NAME, "handler", *at, "options") for at in ((), ("canary",)))
+_OPTIONS: Final = ("handler", "options")
+_CANARY_OPTIONS: Final = ("handler", "canary", "options")
 _SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
 
 
@@ -310,37 +281,34 @@ def _override(source: Source, override: str) -> None:
         mapping = entry.node
     node = _override_value(source, text, tuple(steps), place)
     mapping.entries[steps[-1]] = YamlEntry(place, node)
-    for _, found in literal_secrets(node, tuple(steps)):
+    for _, found in _literal_secrets(node, tuple(steps)):
         message = "all users can see it in `ps`; expected '${NAME}', '${file:PATH}', or the configuration file"
         source.problems.append(ConfigProblem(place, found, message))
 
 
-def literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Find secrets that are written literally, not as `${...}`. Yields the location and the path of each.
-
-    An option of a handler counts as a secret if its name indicates it, such as `password`.
-    """
+def _literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Find secrets that are written literally, not as `${...}`. Yields the location and the path of each."""
     if isinstance(node, YamlMapping):
         for key, entry in node.entries.items():
-            yield from literal_secrets(entry.node, (*path, key))
-    elif _is_secret(path) and _is_literal(node):
+            yield from _literal_secrets(entry.node, (*path, key))
+    elif _is_literal(node) and is_secret(path):
         yield node.place, path
 
 
-def _is_secret(path: tuple[str, ...]) -> bool:
-    if any(_is_meant(secret, path) for secret in SECRET_KEYS):
-        return True
-    is_option = any(_is_meant(options, path[: len(options)]) for options in _OPTIONS)
-    return is_option and bool(_SECRET_OPTION.fullmatch(path[-1].lower()))
+def is_secret(path: KeyPath) -> bool:
+    """Return whether a key is declared as a secret, or is an option of a handler with a name such as `password`.
+
+    `--set` refuses literal secrets, because every user can see command lines.
+    """
+    if (model := model_at(RootConfig, path[:-1])) is not None:
+        field_info = keys_of(model).get(str(path[-1]))
+        return field_info is not None and getattr(kind_of(field_info), "secret", False)
+    is_option = path[0] == "groups" and (path[2:4] == _OPTIONS or path[2:5] == _CANARY_OPTIONS)
+    return is_option and bool(_SECRET_OPTION.fullmatch(str(path[-1]).lower()))
 
 
 def _is_literal(node: Node) -> bool:
     return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
-
-
-def _is_meant(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
-    pairs = zip(pattern, path, strict=False)
-    return len(pattern) == len(path) and all(one in (ANY_NAME, other) for one, other in pairs)
 
 
 def _override_value(source: Source, text: str, path: tuple[str, ...], place: str) -> Node:
@@ -373,7 +341,7 @@ def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
     except OSError:
         return []
     found = []
-    for place, where in literal_secrets(source.tree) if readable else ():
+    for place, where in _literal_secrets(source.tree) if readable else ():
         file = place.rpartition(":")[0].rpartition(":")[0]
         if file in readable:
             message = f"a secret in a file that every user can read ({readable[file]}); remove this permission"
