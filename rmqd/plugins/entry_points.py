@@ -29,10 +29,6 @@ IMPORTABLE: Final = "expected a module that can be imported"
 _OWN_FOLDER: Final = __file__.rpartition("/")[0]
 
 
-class EntryPointError(Exception):
-    """A name without a usable entry point. The text gives the problem and the expectation."""
-
-
 @functools.cache
 def installed(group: str) -> dict[str, list[EntryPoint]]:
     """The entry points of a group by name. A name has several if distributions disagree about it.
@@ -56,31 +52,30 @@ def _all_installed() -> Any:
     return importlib.metadata.entry_points()
 
 
-def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> EntryPointError:
+def not_installed(kind: str, name: str, known: Iterable[str], also: str = "") -> PluginFaultError:
     """Return the error for an unknown name, with a similar name and all known names."""
     names = list(known)
     guess = nearest(name, names)
     meant = f"; did you mean {guess}?" if guess else ""
     also = f"or {also}" if also and names else also
     accepted = ", ".join(filter(None, [*names, also])) or "none"
-    return EntryPointError(f"no {kind} {name!r} is installed{meant}; expected {accepted}")
+    return plugin_fault(f"no {kind} {name!r} is installed{meant}; expected {accepted}")
 
 
-def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str) -> object:
-    """Import the object of a name's only entry point. Raises EntryPointError.
+def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "module:attribute") -> object:
+    """Import the object of a name's only entry point. Raises PluginFaultError.
 
     If there are several entry points, the error says to write `otherwise` instead.
     """
     entry_point = entry_points[0]
     if len(entry_points) > 1:
         owners = ", ".join(f"{one.dist.name if one.dist else 'unknown'} ({one.value})" for one in entry_points)
-        raise EntryPointError(f"several distributions have a {kind} of this name: {owners}; expected {otherwise}")
+        raise plugin_fault(f"several distributions have a {kind} of this name: {owners}; expected {otherwise}")
     try:
         return entry_point.load()
     except (Exception, SystemExit) as error:  # importing runs the plugin's code, which may raise anything
         owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
-        text = f"{entry_point.value}{owner} cannot be imported: {why(error)}; {IMPORTABLE}"
-        raise EntryPointError(text) from error
+        raise plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}; {IMPORTABLE}") from error
 
 
 def why(error: BaseException) -> str:
@@ -104,16 +99,8 @@ def find_object(kind: str, entry_point_group: str, name: str, *other_words: str)
         return object_at(name, f"the name of an installed {kind}, or module:attribute")
     entry_points = installed(entry_point_group)
     if name not in entry_points:
-        raise plugin_fault(str(not_installed(kind, name, [*other_words, *entry_points], "module:attribute")))
-    return loaded(kind, entry_points[name])
-
-
-def loaded(kind: str, entry_points: list[EntryPoint]) -> object:
-    """Import the object of a name's entry points. Raises PluginFaultError."""
-    try:
-        return import_object(kind, entry_points, otherwise="module:attribute")
-    except EntryPointError as error:
-        raise plugin_fault(str(error)) from error.__cause__
+        raise not_installed(kind, name, [*other_words, *entry_points], "module:attribute")
+    return import_object(kind, entry_points[name])
 
 
 @contextlib.contextmanager

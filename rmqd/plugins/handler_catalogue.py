@@ -19,7 +19,7 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.typed.signatures import is_async, yields
-from rmqd.plugins.entry_points import faults_located, find_object, installed, loaded, object_at, search_again
+from rmqd.plugins.entry_points import faults_located, find_object, import_object, installed, object_at, search_again
 from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin, with_parts
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
 from rmqd.plugins.strategies import middleware_faults, with_middleware
@@ -221,7 +221,7 @@ def _describe(kind: Kind, name: str, entry_points: list[EntryPoint]) -> HandlerD
     plugin: HandlerPlugin | FrameFunction | None = None
     error = None
     try:
-        target = loaded(kind, entry_points)
+        target = import_object(kind, entry_points)
         plugin = HandlerPlugin.of(name, target) if kind == "handler" else pipeline_of(name, target)
     except PluginFaultError as fault:
         error = str(fault)

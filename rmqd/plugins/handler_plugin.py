@@ -27,7 +27,6 @@ from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFor
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.option_form import (
     OptionsForm,
-    PluginFault,
     PluginFaultError,
     model_of,
     plugin_fault,
@@ -185,11 +184,8 @@ class HandlerPlugin:
         try:
             instance = self.options.bound(self.target, options)()
         except (Exception, SystemExit) as error:
-            raise PluginFaultError(
-                PluginFault(
-                    ("options",) if self.options.takes else ("plugin",), f"its constructor failed: {why(error)}"
-                )
-            ) from error
+            message = f"its constructor failed: {why(error)}"
+            raise plugin_fault(message, "options" if self.options.takes else "plugin") from error
         own = getattr(instance, "start", None), getattr(instance, "stop", None)
         if self.typed is not None:
             loaded = self.typed.loaded(self.name, instance.handle, options, own)

@@ -1,7 +1,7 @@
 """Checks for all kinds of plugins: the number of arguments, the model of the options, the options themselves.
 
-A problem with a plugin is a PluginFault. Its path starts below the key that names the plugin, such as `handler`. Typos
-in options are found here, because pydantic ignores them unless the model forbids them.
+The paths of problems start below the key that names the plugin, such as `handler`. Typos in options are found here,
+because pydantic ignores them unless the model forbids them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 
 from rmqd.config.load import hide_options
 from rmqd.config.model.forms import model_at
-from rmqd.config.problems import KeyPath, unknown
+from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.handler_api.typed import signatures
 from rmqd.runtime.value_kinds import Substituted, as_list
 
@@ -69,26 +69,17 @@ def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class PluginFault:
-    """A problem with a plugin, at a path below the key that names it in the configuration."""
-
-    path: KeyPath
-    message: str
-    at_key: bool = False
-
-
 class PluginFaultError(Exception):
     """A plugin cannot be used. `faults` has the reasons."""
 
-    def __init__(self, *faults: PluginFault) -> None:
+    def __init__(self, *faults: ConfigFinding) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
         self.faults = faults
 
 
-def plugin_fault(message: str) -> PluginFaultError:
-    """Return an error with one fault, about the plugin itself."""
-    return PluginFaultError(PluginFault(("plugin",), message))
+def plugin_fault(message: str, *path: str | int, at_key: bool = False) -> PluginFaultError:
+    """Return an error with one fault. Without a path, it is about the plugin itself."""
+    return PluginFaultError(ConfigFinding(path or ("plugin",), message, at_key=at_key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +139,7 @@ class OptionsForm:
             if options:
                 hint = f"; its parameter {self.default} has a default: call it options to get them"
                 message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
-                raise PluginFaultError(PluginFault(("options",), message, True))
+                raise plugin_fault(message, "options", at_key=True)
             return options
         given = _plain(options)
         hide_options(options)
@@ -222,27 +213,27 @@ def _at(options: Any, path: KeyPath) -> object:
     return options
 
 
-def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[str, Any]) -> PluginFault:
+def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[str, Any]) -> ConfigFinding:
     path, key = ("options", *details["loc"]), str(details["loc"][-1]) if details["loc"] else ""
     holder = model_at(model, details["loc"][:-1])
     fields = holder.model_fields if holder is not None else {}
     if details["type"] == "extra_forbidden":
         if holder is None:  # for example in a union of models
-            return PluginFault(path, "unknown option", at_key=True)
+            return ConfigFinding(path, "unknown option", at_key=True)
         return _unknown_option(path, [field.alias or name for name, field in fields.items()])
     if details["type"] == "missing":
         field = fields.get(key)
-        return PluginFault(path, f"missing; expected {(field and field.description) or 'a value'}")
+        return ConfigFinding(path, f"missing; expected {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
-        return PluginFault(path, str(details.get("ctx", {}).get("error", details["msg"])))
+        return ConfigFinding(path, str(details.get("ctx", {}).get("error", details["msg"])))
     if details["type"] == "list_type":
-        return PluginFault(path, f"the value should be a list, such as {as_list(_at(options, details['loc']))}")
-    return PluginFault(path, details["msg"].replace("Input should", "the value should", 1))
+        return ConfigFinding(path, f"the value should be a list, such as {as_list(_at(options, details['loc']))}")
+    return ConfigFinding(path, details["msg"].replace("Input should", "the value should", 1))
 
 
-def _unknown_option(path: KeyPath, known: list[str]) -> PluginFault:
-    return PluginFault(path, unknown("option", str(path[-1]), known), at_key=True)
+def _unknown_option(path: KeyPath, known: list[str]) -> ConfigFinding:
+    return ConfigFinding(path, unknown("option", str(path[-1]), known), at_key=True)
 
 
-def _unknown_faults(found: Iterable[tuple[KeyPath, list[str]]]) -> list[PluginFault]:
+def _unknown_faults(found: Iterable[tuple[KeyPath, list[str]]]) -> list[ConfigFinding]:
     return [_unknown_option(("options", *path), known) for path, known in found]

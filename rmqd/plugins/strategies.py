@@ -26,7 +26,7 @@ from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 from rmqd.config.model.group_model import BROKER, GroupConfig
-from rmqd.config.problems import KeyPath
+from rmqd.config.problems import ConfigFinding, KeyPath
 from rmqd.consumer import allocate
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, checked, wrapped
@@ -36,7 +36,6 @@ from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.handler_api.typed.signatures import is_async, room, yields
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
-    EntryPointError,
     faults_located,
     find_object,
     import_object,
@@ -46,20 +45,20 @@ from rmqd.plugins.entry_points import (
     why,
 )
 from rmqd.plugins.handler_plugin import with_parts
-from rmqd.plugins.option_form import OptionsForm, PluginFault, PluginFaultError, plugin_fault, refuse_unbound
+from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
 _ACCEPTED = "a function of (batch, call_next), or a class without arguments whose instances are called that way"
 
 
-def middleware_faults(names: Sequence[str]) -> Iterator[PluginFault]:
+def middleware_faults(names: Sequence[str]) -> Iterator[ConfigFinding]:
     """Yield the faults of middleware that are visible without creating it. Each is imported."""
     for index, name in enumerate(names):
         try:
             _find(name)
         except PluginFaultError as error:
-            yield from (PluginFault(("middleware", index), fault.message) for fault in error.faults)
+            yield from (ConfigFinding(("middleware", index), fault.message) for fault in error.faults)
 
 
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
@@ -80,11 +79,9 @@ def _find(name: str) -> Any:
     try:
         required, most = room(call) if callable(call) else (0, 0)
     except ValueError as error:
-        raise PluginFaultError(PluginFault((), f"{name} {error}; expected {_ACCEPTED}")) from None
+        raise plugin_fault(f"{name} {error}; expected {_ACCEPTED}") from None
     if required > arguments or most < arguments or yields(call):
-        raise PluginFaultError(
-            PluginFault((), f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}")
-        )
+        raise plugin_fault(f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}")
     return target
 
 
@@ -94,12 +91,11 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
         try:
             made = made()
         except (Exception, SystemExit) as error:
-            fault = PluginFault(("middleware", index), f"the constructor of {name} failed: {why(error)}")
-            raise PluginFaultError(fault) from error
+            raise plugin_fault(f"the constructor of {name} failed: {why(error)}", "middleware", index) from error
     if is_async(made) != in_loop:
         kind, other = ("async def", "def") if in_loop else ("def", "async def")
         message = f"{name} is written with {other}, but the handler with {kind}; expected {kind}"
-        raise PluginFaultError(PluginFault(("middleware", index), message))
+        raise plugin_fault(message, "middleware", index)
     return made
 
 
@@ -149,7 +145,7 @@ def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> all
     name = settings.allocate_strategy
     try:
         return allocate.AllocateStrategy(name, _built_in(settings, namespace) or _installed(name))
-    except EntryPointError as error:
+    except PluginFaultError as error:
         raise ConfigError([settings.problem(group, _KEY, str(error))]) from error
 
 
@@ -174,15 +170,15 @@ def _installed(name: str) -> allocate.AllocateMessageQueueStrategy:
 
 def _check_form(where: str, strategy: Any) -> None:
     if inspect.isclass(strategy):
-        raise EntryPointError(f"{where} is a class; {_EXPECTED_STRATEGY}")
+        raise plugin_fault(f"{where} is a class; {_EXPECTED_STRATEGY}")
     if not callable(strategy):
-        raise EntryPointError(f"{where} cannot be called; {_EXPECTED_STRATEGY}")
+        raise plugin_fault(f"{where} cannot be called; {_EXPECTED_STRATEGY}")
     if is_async(strategy):
-        raise EntryPointError(f"{where} is asynchronous, but a strategy only computes; {_EXPECTED_STRATEGY}")
+        raise plugin_fault(f"{where} is asynchronous, but a strategy only computes; {_EXPECTED_STRATEGY}")
     try:
         inspect.signature(strategy).bind("group", "client_id", [], [])
     except TypeError:
-        raise EntryPointError(f"{where} cannot be called with {_FORM}; {_EXPECTED_STRATEGY}") from None
+        raise plugin_fault(f"{where} cannot be called with {_FORM}; {_EXPECTED_STRATEGY}") from None
     except ValueError:
         pass  # a builtin without a signature
 
@@ -200,7 +196,7 @@ def load_hooks() -> tuple[Hook, ...]:
     for name, entry_point in _entry_points().items():
         try:
             hooks.append(_hook(name, entry_point))
-        except EntryPointError as error:
+        except PluginFaultError as error:
             problems.append(f"{HOOK_ENTRY_POINTS}: the hook {entry_point.name} of {_owner(entry_point)}: {error}")
     if problems:
         raise ConfigError(list[object](problems))
@@ -256,15 +252,13 @@ def _hook(name: str, entry_point: EntryPoint) -> Hook:
         try:
             target = target()
         except (Exception, SystemExit) as error:  # the plugin's constructor may raise anything
-            raise EntryPointError(f"{entry_point.value} cannot be made: {why(error)}; {_EXPECTED_HOOK}") from error
+            raise plugin_fault(f"{entry_point.value} cannot be made: {why(error)}; {_EXPECTED_HOOK}") from error
     methods = {method: getattr(target, method, None) for method in _METHODS}
     if not any(methods.values()):
-        raise EntryPointError(f"{entry_point.value} is not a hook; {_EXPECTED_HOOK}")
+        raise plugin_fault(f"{entry_point.value} is not a hook; {_EXPECTED_HOOK}")
     for method, call in methods.items():
         if call is not None and (not callable(call) or is_async(call) or yields(call)):
-            raise EntryPointError(
-                f"{entry_point.value} has a {method} that is not a plain method; expected def {method}"
-            )
+            raise plugin_fault(f"{entry_point.value} has a {method} that is not a plain method; expected def {method}")
     return Hook(name, **methods)
 
 
