@@ -24,161 +24,73 @@ Start with: rmqd demo
 All commands on one page: rmqd --man. More documentation: {DOCS}
 """
 
-COMMANDS: Final[dict[str, str | tuple[str, str]]] = {
-    "demo": (
-        "broker_commands:demo",
-        "Run a RocketMQ, a producer of orders and a consumer group in this process, and watch them.",
-    ),
-    "run": ("run_command:run", "Run the consumer groups of a configuration until a signal."),
-    "dev": (
-        "run_command:dev",
-        "Run the groups of a configuration for development, with a RocketMQ and a prompt to send messages.",
-    ),
-    "check": ("check_command:check", "Check a configuration and its handlers; with --connect also the cluster."),
-    "schema": ("config_commands:schema", "Print the JSON Schema of the configuration."),
-    "convert": (
-        "config_commands:convert",
-        "Print the settings of a Java client or of Spring's RocketMQ starter as an rmqd configuration.",
-    ),
-    "handlers": ("handler_commands:handlers", "List the installed handlers and pipelines, and their options."),
+COMMANDS: Final = {
+    "demo": "broker_commands:demo",
+    "run": "run_command:run",
+    "dev": "run_command:dev",
+    "check": "check_command:check",
+    "schema": "config_commands:schema",
+    "convert": "config_commands:convert",
+    "handlers": "handler_commands:handlers",
+    "new handler": "handler_commands:new_handler",
+    "test": "test_command:run_cases",
+    "status": "daemon_commands:status",
+    "top": "daemon_commands:top",
+    "lag": "group_commands:lag",
+    "diagnose": "diagnose_command:diagnose",
+    "groups list": "group_commands:list_groups",
+    "groups show": "group_commands:show_group",
+    "groups mode": "group_commands:set_mode",
+    "topics list": "topic_commands:list_topics",
+    "topics show": "topic_commands:show_topic",
+    "offsets show": "offset_commands:show",
+    "offsets reset": "offset_commands:reset",
+    "offsets restore": "offset_commands:restore",
+    "dlq list": "dlq:list_dead_letters",
+    "dlq show": "dlq:show",
+    "dlq replay": "dlq:replay",
+    "dlq purge": "dlq:purge",
+    "try": "try_command:try_group",
+    "replay": "replay_command:replay",
+    "tail": "message_commands:tail",
+    "message get": "message_commands:get",
+    "message trace": "message_commands:trace",
+    "message query": "message_commands:query",
+    "send": "send_command:send",
+    "pause": "daemon_commands:pause",
+    "resume": "daemon_commands:resume",
+    "concurrency": "daemon_commands:concurrency",
+    "canary": "daemon_commands:canary",
+    "restart": "daemon_commands:restart",
+    "reload": "daemon_commands:reload",
+    "broker": "broker_commands:broker",
+    "spark run": "spark_commands:run",
+    "spark submit": "spark_commands:submit",
+    "spark compact": "spark_commands:compact",
+    "spark pack": "spark_commands:pack",
+    "_worker": "run_command:worker",
+}
+"""Each command with its function, as module:function."""
+_FIRST_WORDS: Final = {
     "new": "Create a project.\n\nExample: rmqd new handler order-book",
-    "new handler": (
-        "handler_commands:new_handler",
-        "Create a project with a typed handler, its tests and its configuration.",
-    ),
-    "test": (
-        "test_command:run_cases",
-        "Run cases written in YAML: messages for a handler, and their expected outcomes.",
-    ),
-    "status": ("daemon_commands:status", "Show the groups and queues of the running daemon, once."),
-    "top": (
-        "daemon_commands:top",
-        "Watch the groups of the running daemon live: rates, lag, age, durations, retries and dead letters.",
-    ),
-    "lag": ("group_commands:lag", "Show the lag of groups: the number of waiting messages, and the age of the oldest."),
-    "diagnose": (
-        "diagnose_command:diagnose",
-        "Explain why a group lags or does not consume: the most likely cause first, with evidence and next steps.",
-    ),
     "groups": (
         "Show the consumer groups of a cluster, of any client, and set whether they pop or pull.\n\n"
         "Example: rmqd groups show order-mailer"
     ),
-    "groups list": (
-        "group_commands:list_groups",
-        "List the groups of a cluster with their members, consumption mode and lag.",
-    ),
-    "groups show": (
-        "group_commands:show_group",
-        "Show one group: its members, subscriptions, the owner of each queue, and its settings on brokers.",
-    ),
-    "groups mode": (
-        "group_commands:set_mode",
-        "Set whether a group pops or pulls a topic, on all brokers of the topic, like mqadmin setConsumeMode.",
-    ),
     "topics": "Show the topics of a cluster.\n\nExample: rmqd topics show orders",
-    "topics list": (
-        "topic_commands:list_topics",
-        "List the topics of a cluster: their queues, permissions, types and brokers.",
-    ),
-    "topics show": (
-        "topic_commands:show_topic",
-        "Show one topic: its queues with first and last offsets, the groups that read it, and its settings.",
-    ),
     "offsets": "Show a group's offsets, and reset them.\n\nExample: rmqd offsets show order-mailer orders",
-    "offsets show": (
-        "offset_commands:show",
-        "Show a group's committed offset in each queue, and the ends of the queue.",
-    ),
-    "offsets reset": ("offset_commands:reset", "Reset a group's offsets in a topic, even while its members run."),
-    "offsets restore": (
-        "offset_commands:restore",
-        "Reset a group to the offsets in a backup that `rmqd offsets reset` has written.",
-    ),
     "dlq": (
         "Show, replay and purge dead letters: messages that a group could not handle.\n\n"
         "Example: rmqd dlq show order-mailer"
     ),
-    "dlq list": (
-        "dlq:list_dead_letters",
-        "List the groups with dead letters: the number left, the number stored, and the time of the last one.",
-    ),
-    "dlq show": (
-        "dlq:show",
-        "Show the newest unsettled dead letters of a group, oldest first, with the topic of each.",
-    ),
-    "dlq replay": ("dlq:replay", "Replay a group's dead letters: all that are left, or a selection."),
-    "dlq purge": (
-        "dlq:purge",
-        "Settle a group's dead letters without handling them: all that are left, or a selection.",
-    ),
-    "try": ("try_command:try_group", "Run a group's handler on real messages, and print the outcome of each."),
-    "replay": (
-        "replay_command:replay",
-        "Replay the messages of a time window with a group's handler, without affecting the group.",
-    ),
-    "tail": ("message_commands:tail", "Print the messages of a topic as they arrive, until Ctrl-C."),
     "message": "Show single messages of a cluster.\n\nExample: rmqd message query orders order-4711",
-    "message get": (
-        "message_commands:get",
-        "Show a message by its id: the producer's id, as in logs, or an offset id of 32 digits.",
-    ),
-    "message trace": (
-        "message_commands:trace",
-        "Show when and how often each group handled a message, and the member that handled it.",
-    ),
-    "message query": (
-        "message_commands:query",
-        "Show the messages of a topic with a key, in the order in which they were stored.",
-    ),
-    "send": ("send_command:send", "Send a message, once or several times, and print its queue and offset."),
-    "pause": (
-        "daemon_commands:pause",
-        "Pause a group of the running daemon: it keeps its queues, stops pulling, and finishes its messages.",
-    ),
-    "resume": ("daemon_commands:resume", "Resume a paused group of the running daemon, or some of its queues."),
-    "concurrency": (
-        "daemon_commands:concurrency",
-        "Change the number of batches that a group of the running daemon handles at once.",
-    ),
-    "canary": (
-        "daemon_commands:canary",
-        "Change or end the canary of a group of the running daemon, until the next reload.",
-    ),
-    "restart": (
-        "daemon_commands:restart",
-        "Load the code of a group of the running daemon again, without touching other groups.",
-    ),
-    "reload": (
-        "daemon_commands:reload",
-        "Reload the configuration of the running daemon; an invalid one changes nothing and exits with 78.",
-    ),
-    "broker": (
-        "broker_commands:broker",
-        "Run a RocketMQ (a name server and a broker) in this process, without Java, for development and tests.",
-    ),
     "spark": (
         "Run groups with engine: spark without the daemon.\n\n"
         "rmqd run runs them with all other groups; these commands run a single group.\n\n"
         "Example: rmqd spark submit orders --master spark://spark-1:7077"
     ),
-    "spark run": ("spark_commands:run", "Run one group with engine: spark here, in the foreground, until a signal."),
-    "spark submit": (
-        "spark_commands:submit",
-        "Run a group with engine: spark on a cluster: standalone, YARN or Kubernetes, by spark-submit.",
-    ),
-    "spark compact": (
-        "spark_commands:compact",
-        "Compact the small files of a group's Parquet sink into large ones; the group may run meanwhile.",
-    ),
-    "spark pack": (
-        "spark_commands:pack",
-        "Pack rmqd, all plugin distributions and their requirements into an archive for a cluster.",
-    ),
-    "_worker": ("run_command:worker", "Serve the parent process at the other end of an inherited socket."),
 }
-"""Each command with its function, as module:function, and its summary, the first sentence of the help. Each first word
-that several commands have in common, with its help."""
+"""The first words that several commands have in common, with their help."""
 
 
 _app = typer.Typer(
@@ -214,13 +126,13 @@ def command_line() -> Commands:
     root = get_command(_app)
     assert isinstance(root, Commands)
     parents = {"": root}
-    for words, entry in COMMANDS.items():
+    for words, place in COMMANDS.items():
         first, _, name = words.rpartition(" ")
-        if isinstance(entry, tuple):
-            parents[first].add_command(Command(name, *entry, hidden=name.startswith("_")))
-        else:
-            parents[name] = Commands(name=name, help=entry, no_args_is_help=True, rich_markup_mode=None)
-            root.add_command(parents[name])
+        if first not in parents:
+            shared_help = _FIRST_WORDS[first]
+            parents[first] = Commands(name=first, help=shared_help, no_args_is_help=True, rich_markup_mode=None)
+            root.add_command(parents[first])
+        parents[first].add_command(Command(name, place, hidden=name.startswith("_")))
     return root
 
 

@@ -85,7 +85,7 @@ import sys
 from rmqd.cli.app import COMMANDS
 from tests.cli.in_process import rmqd
 
-modules = {entry[0].split(":")[0] for entry in COMMANDS.values() if isinstance(entry, tuple)}
+modules = {place.split(":")[0] for place in COMMANDS.values()}
 
 def loaded():
     return sorted(module for module in modules if f"rmqd.cli.{module}" in sys.modules)

@@ -24,6 +24,7 @@ from typer.main import get_command
 from rmqd.cli.terminal.output import say, say_json
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 
+_FOLDER: Final = Path(__file__).parents[1]
 _SHOWN: Final[dict[object, str]] = {Path: "PATH", list[Path]: "PATH", int: "NUMBER", float: "NUMBER"}
 _MAKE: Final[dict[object, Callable[[str], Any]]] = {str: str, list[str]: str, Path: Path, list[Path]: Path}
 _USAGE_ERROR: Final[Any] = typer.BadParameter.__base__  # Typer does not export it under a name
@@ -50,14 +51,23 @@ def fail(code: int, error: str = "", *, problems: Iterable[str] = (), has_printe
 
 
 class Command(TyperCommand):
-    """A command: its name, its first sentence for the list of commands, and its function, as module:function.
+    """A command: its name, and its function, as module:function.
 
     Errors of rmqd end it with 78 or 1. With `-o json` it prints JSON even if it fails before it has data.
     """
 
-    def __init__(self, name: str, place: str, summary: str, *, hidden: bool = False) -> None:
-        super().__init__(name, help=summary, hidden=hidden, rich_markup_mode=None)
+    def __init__(self, name: str, place: str, *, hidden: bool = False) -> None:
+        super().__init__(name, hidden=hidden, rich_markup_mode=None)
         self._place = place
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the first line of the function's docstring. It is read from the module's text, without an import."""
+        if self.help is None:
+            module, function = self._place.split(":")
+            text = (_FOLDER / f"{module}.py").read_text()
+            start = text.index('"""', text.index(f"\ndef {function}(")) + 3
+            self.help = text[start : text.index("\n", start)]
+        return super().get_short_help_str(limit)
 
     def load(self) -> Command:
         """Import the function, and take parameters and help from it."""
