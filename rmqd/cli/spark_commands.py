@@ -17,11 +17,10 @@ from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duratio
 from rmqd.cli.terminal.output import count, say
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.runtime.lazy_imports import lazily
-from rmqd.runtime.value_kinds import parse_size_bytes
 from rmqd.spark import check_versions
 
 with lazily():
-    from rmqd.runtime import event_loop
+    from rmqd.runtime import event_loop, value_kinds
     from rmqd.runtime.logs import log_setup
     from rmqd.spark import prepare
     from rmqd.spark.engine import driver
@@ -72,7 +71,7 @@ def compact(
     """
     older_seconds = duration_ms(older_than, "--older-than") / 1000
     try:
-        wanted_bytes = parse_size_bytes(size)
+        wanted_bytes = value_kinds.parse_size_bytes(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
     order = group_spec.order_of(config, group, tuple(overrides or ()), any_engine=True)

@@ -18,7 +18,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import NAMESRV_ADDR
-from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of
+from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of, problems_of
 from rmqd.config.model.group_model import Percentage
 from rmqd.config.model.root_model import HttpConfig, RootConfig
 from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Places
@@ -111,8 +111,6 @@ class Loading:
 
     def _validated(self, values: dict[str, Any]) -> RootConfig:
         """Return the configuration without its wrong values, so that rules can check the rest."""
-        from rmqd.config.model.forms import problems_of
-
         while True:
             try:
                 return RootConfig.model_validate(values)

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -37,16 +36,19 @@ from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_endpoint import HttpEndpoint, ListenError, listen_on
 from rmqd.daemon.systemd import ServiceManager, prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError, ExitCode, InUseError
+from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
 from rmqd.runtime.files import POLL_SECONDS
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.version import __version__
 
-if TYPE_CHECKING:
-    from rmqd.daemon.handler_files import HandlerFiles
-    from rmqd.daemon.http.daemon_status import DaemonAbout
+with lazily():
+    from rmqd.daemon import handler_files
+    from rmqd.daemon.http import daemon_status
+    from rmqd.daemon.workers import worker_pool
 
 log = structlog.get_logger(__name__)
 
@@ -99,16 +101,12 @@ def _refuse(error: ConfigError) -> int:
 def build_host(config: RootConfig, options: RunOptions, clock: Clock, monitor: LoopMonitor) -> GroupHost:
     """Build the groups of `config`, in this process or in a pool of workers. Raises ConfigError."""
     if options.workers > 1:
-        from rmqd.daemon.workers.worker_pool import WorkerPool
-
-        return WorkerPool(config, options.workers, clock, imports_again=options.reload)
+        return worker_pool.WorkerPool(config, options.workers, clock, imports_again=options.reload)
     return LocalGroups(config, local_engine(config, clock), clock, monitor, imports_again=options.reload)
 
 
 def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
     """Return the configuration, with `--set` and `--group`, and the access rules for HTTP. Raises ConfigError."""
-    from rmqd.plugins.model_options import load_runnable
-
     config = load_runnable(options.config, options.overrides, groups=options.groups)
     if options.groups:
         unknown = [group for group in options.groups if group not in config.groups]
@@ -146,7 +144,7 @@ class Daemon:
         """Groups that are paused only because their new code cannot be loaded, not by an operator."""
         self.recorder = HistoryRecorder(clock, host.view)
         self._options = options
-        self._files: HandlerFiles | None = None
+        self._files: handler_files.HandlerFiles | None = None
         self._clock = clock
         self._http = HttpEndpoint(sock)
         self._manager = ServiceManager()
@@ -226,7 +224,7 @@ class Daemon:
             for scope in scopes:
                 await self.host.pause(group, scope)
 
-    async def _restart_edited(self, files: HandlerFiles) -> None:
+    async def _restart_edited(self, files: handler_files.HandlerFiles) -> None:
         """Restart each group whose handler was edited. While the code cannot be loaded, the group is paused."""
         while True:
             await self._clock.sleep(POLL_SECONDS)
@@ -244,11 +242,9 @@ class Daemon:
         processes = (await self.host.view(with_queues=False)).processes
         return {scope for process in processes for one in process.groups if one.name == group for scope in one.pauses}
 
-    def about(self) -> DaemonAbout:
+    def about(self) -> daemon_status.DaemonAbout:
         """Return the daemon's own part of the status."""
-        from rmqd.daemon.http.daemon_status import DaemonAbout
-
-        return DaemonAbout(
+        return daemon_status.DaemonAbout(
             host=socket.gethostname(),
             pid=os.getpid(),
             started_at=self._started_at,
@@ -278,9 +274,7 @@ class Daemon:
             tasks.create_task(self.recorder.run(), name="history"),
         ]
         if self._options.reload:
-            from rmqd.daemon.handler_files import HandlerFiles
-
-            self._files = await in_own_thread(partial(HandlerFiles, self.config))
+            self._files = await in_own_thread(partial(handler_files.HandlerFiles, self.config))
             background.append(tasks.create_task(self._restart_edited(self._files), name="edited handlers"))
         await self.host.started(START_PATIENCE_SECONDS)
         http = tasks.create_task(self._http.serve(self), name="http") if not self.host.stopping else None

@@ -11,14 +11,16 @@ import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 from rmqd.errors import ConfigError, RmqdError
+from rmqd.runtime.lazy_imports import lazily
 
-if TYPE_CHECKING:
-    from rmqd.config.model.root_model import HttpConfig
-
+with lazily():
+    from rmqd.config import load
+    from rmqd.config.model import root_model
+    from rmqd.daemon.http import http_endpoint
 
 TIMEOUT_SECONDS = 10.0
 # A reload is answered after the changed groups have drained, so it has a longer timeout.
@@ -115,9 +117,7 @@ def find_daemon(address: str | None, config: Path | None, token_file: Path | Non
         url = (address if "://" in address else f"http://{address}").rstrip("/")
         _check_url(url)
         return DaemonClient(url, _own_token(url, config) if given is None else given)
-    from rmqd.config.load import load_http
-
-    settings = load_http(config)
+    settings = load.load_http(config)
     try:
         token = settings.read_token()
     except (OSError, UnicodeDecodeError) as error:
@@ -145,10 +145,8 @@ def _token_in(path: Path) -> str:
 
 def _own_token(url: str, config: Path | None) -> str:
     """Return the token for `--http`: the configuration's, if there is one and the URL is its daemon's."""
-    from rmqd.config.load import load_http
-
     try:
-        settings = load_http(config)
+        settings = load.load_http(config)
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
     except (ConfigError, OSError, UnicodeDecodeError):
         if config is not None:
@@ -156,15 +154,13 @@ def _own_token(url: str, config: Path | None) -> str:
         return ""
 
 
-def _is_own(url: str, settings: HttpConfig, any_port: bool) -> bool:
+def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
     """Return whether the URL is the address of a daemon with these settings.
 
     `any_port` ignores the port: `--http` was given with this configuration, whose port may be assigned by the system.
     """
-    from rmqd.daemon.http.http_endpoint import split_listen_address
-
     parts = urlsplit(url)
-    host, port = split_listen_address(settings.listen)
+    host, port = http_endpoint.split_listen_address(settings.listen)
     asked = parts.hostname or ""
     names = {host} | (_THIS_MACHINE if host in _THIS_MACHINE | _EVERY_ADDRESS else set())
     return asked in names and (any_port or parts.port == port)

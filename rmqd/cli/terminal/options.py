@@ -14,7 +14,13 @@ from typing import Annotated
 import typer
 
 from rmqd.errors import InvalidNameError
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import check_topic
+
+with lazily():
+    from rmqd.config.model import forms
+    from rmqd.config.reading import config_source
+    from rmqd.runtime import value_kinds
 
 
 def group_names(context: typer.Context) -> list[str]:
@@ -35,11 +41,10 @@ def one_of(*values: str) -> Callable[[], list[str]]:
 
 
 def _configured(context: typer.Context) -> dict[str, list[str]]:
-    from rmqd.config.reading.config_source import configured_names, find_config
-
     config = context.params.get("config")
     try:
-        return configured_names(find_config(config if isinstance(config, Path) else None))
+        found = config_source.find_config(config if isinstance(config, Path) else None)
+        return config_source.configured_names(found)
     except OSError:
         return {}
 
@@ -85,12 +90,10 @@ Force = Annotated[bool, typer.Option("--force", help="Use a file of another clus
 
 def duration_ms(text: str, option: str) -> float:
     """Return the milliseconds of a duration such as 30s. Raises typer.BadParameter, which names the option."""
-    from rmqd.runtime.value_kinds import DURATION_FORM, parse_duration_ms
-
     try:
-        return parse_duration_ms(text)
+        return value_kinds.parse_duration_ms(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; expected {DURATION_FORM}", param_hint=option) from None
+        raise typer.BadParameter(f"{error}; expected {value_kinds.DURATION_FORM}", param_hint=option) from None
 
 
 def moment_ms(text: str, option: str, or_else: str = "") -> int:
@@ -98,20 +101,16 @@ def moment_ms(text: str, option: str, or_else: str = "") -> int:
 
     Raises typer.BadParameter, which names the option, and `or_else` as another form.
     """
-    from rmqd.config.model.forms import PointInTime
-
     try:
-        return PointInTime().check(text)
+        return forms.PointInTime().check(text)
     except ValueError as error:
         raise typer.BadParameter(f"{error}{or_else}", param_hint=option) from None
 
 
 def moment_or_age_ms(text: str, option: str) -> int:
     """Return Unix milliseconds of a time, or of an age such as 10m. Raises typer.BadParameter."""
-    from rmqd.runtime.value_kinds import parse_duration_ms
-
     try:
-        return round(time.time() * 1000 - parse_duration_ms(text))
+        return round(time.time() * 1000 - value_kinds.parse_duration_ms(text))
     except ValueError:
         return moment_ms(text, option, ", or an age such as 10m")
 

@@ -15,13 +15,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import structlog
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.pending import ClientSnapshot
-from rmqd.config.model.root_model import DEFAULT_CLUSTER, RootConfig
+from rmqd.config.model.root_model import DEFAULT_CLUSTER, GroupConfig, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
@@ -32,13 +32,16 @@ from rmqd.runtime.clock import Clock
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import add_counters, add_each, counter, figure, gauge, histogram, known, merged
 from rmqd.runtime.histogram import HistogramSnapshot
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.config.model.root_model import GroupConfig, RootConfig
-    from rmqd.plugins.telemetry import Telemetry
-
+with lazily():
+    from rmqd.client import instance
+    from rmqd.consumer import assembly, push_consumer
+    from rmqd.consumer.health import consistency
+    from rmqd.daemon.groups import spark_group
+    from rmqd.plugins import handler_catalogue, strategies, telemetry
+    from rmqd.plugins.worker_processes import process_calls
 
 T = TypeVar("T")
 
@@ -284,38 +287,34 @@ log = structlog.get_logger(__name__)
 class LocalEngine:
     """Builds clients, handlers and consumers, but does not start them. Tests replace it."""
 
-    def __init__(self, clock: Clock, hooks: tuple[Hook, ...] = (), telemetry: Telemetry | None = None) -> None:
+    def __init__(self, clock: Clock, hooks: tuple[Hook, ...] = (), spans: telemetry.Telemetry | None = None) -> None:
         """`hooks` are called in addition to the installed ones."""
         self._clock = clock
         self._hooks = hooks
-        self._telemetry = telemetry
+        self._spans = spans
 
-    def build_client(self, options: ClientOptions) -> ClientInstance:
+    def build_client(self, options: ClientOptions) -> instance.ClientInstance:
         """Return a client for the groups of one cluster."""
-        from rmqd.client.instance import ClientInstance
-
-        return ClientInstance(options, clock=self._clock)
+        return instance.ClientInstance(options, clock=self._clock)
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
         """Load the group's plugin, or worker processes that load it, with `handler.processes`, and its canary.
 
         Raises ConfigError.
         """
-        from rmqd.plugins.handler_catalogue import call_limit, load_canary, load_handler, with_canary
-
         has_canary = settings.handler is not None and settings.handler.canary is not None
-        if settings.handler is not None and settings.handler.processes:
-            from rmqd.plugins.worker_processes.process_calls import handler_in_processes
-
-            handler = handler_in_processes(group, settings, options, self._clock)
-            if has_canary:
-                canary = handler_in_processes(group, settings.promoted, options, self._clock)
-                handler = with_canary(handler, canary, options, self._clock)
-            return handler
-        handler = load_handler(group, settings)
+        in_processes = settings.handler is not None and settings.handler.processes > 0
+        if in_processes:
+            handler = process_calls.handler_in_processes(group, settings, options, self._clock)
+        else:
+            handler = handler_catalogue.load_handler(group, settings)
         if has_canary:
-            handler = with_canary(handler, load_canary(group, settings, handler), options, self._clock)
-        if (limit := call_limit(settings)) is not None:
+            if in_processes:
+                canary = process_calls.handler_in_processes(group, settings.promoted, options, self._clock)
+            else:
+                canary = handler_catalogue.load_canary(group, settings, handler)
+            handler = handler_catalogue.with_canary(handler, canary, options, self._clock)
+        if (limit := handler_catalogue.call_limit(settings)) is not None:
             log.info(
                 "handler.calls_limited",
                 group=group,
@@ -326,43 +325,34 @@ class LocalEngine:
             )
         return handler
 
-    def build_consumer(self, options: ConsumerOptions, handler: LoadedHandler, client: ClientInstance) -> Consumer:
+    def build_consumer(
+        self, options: ConsumerOptions, handler: LoadedHandler, client: instance.ClientInstance
+    ) -> Consumer:
         """Return a consumer of one group. Raises ConfigError if a hook is invalid."""
-        from rmqd.consumer.push_consumer import PushConsumer
-        from rmqd.plugins.strategies import hooks_of
-
-        hooks = (*hooks_of(options), *self._hooks)
-        if self._telemetry is not None:
+        hooks = (*strategies.hooks_of(options), *self._hooks)
+        if self._spans is not None:
             # this hook is first, so that the other hooks are called inside the span
-            hooks = (self._telemetry.hook(options), *hooks)
-        return PushConsumer(options, handler, client, self._clock, hooks)
+            hooks = (self._spans.hook(options), *hooks)
+        return push_consumer.PushConsumer(options, handler, client, self._clock, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
         """Return a consumer of the group `name` of `config`. It runs Spark in separate processes."""
-        from rmqd.daemon.groups.spark_group import SparkGroup
+        return spark_group.SparkGroup(name, options, config)
 
-        return SparkGroup(name, options, config)
-
-    async def check_filters(self, options: ConsumerOptions, client: ClientInstance) -> None:
+    async def check_filters(self, options: ConsumerOptions, client: instance.ClientInstance) -> None:
         """Check with the brokers (CHECK_CLIENT_CONFIG, 46) that they accept the group's SQL expressions.
 
         Raises FilterRefusedError, InvalidNameError.
         """
-        from rmqd.consumer.assembly import subscriptions_of
-        from rmqd.consumer.health.consistency import check_filters
-
-        await check_filters(client, options.group, subscriptions_of(options, 0).values())
+        subscriptions = assembly.subscriptions_of(options, 0).values()
+        await consistency.check_filters(client, options.group, subscriptions)
 
     async def close(self) -> None:
         """Send the remaining spans, which takes some seconds at most."""
-        if self._telemetry is not None:
-            await self._telemetry.close()
+        if self._spans is not None:
+            await self._spans.close()
 
 
 def local_engine(config: RootConfig, clock: Clock) -> LocalEngine:
     """Return the engine of this process, with OpenTelemetry if the configuration enables it."""
-    if not config.tracing.opentelemetry:
-        return LocalEngine(clock)
-    from rmqd.plugins.telemetry import start_telemetry
-
-    return LocalEngine(clock, telemetry=start_telemetry())
+    return LocalEngine(clock, spans=telemetry.start_telemetry() if config.tracing.opentelemetry else None)

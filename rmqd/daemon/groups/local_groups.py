@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.root_model import GroupConfig, RootConfig
@@ -29,13 +28,13 @@ from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor,
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.daemon.workers.worker_group import WorkerGroup
-
+with lazily():
+    from rmqd.client import instance
+    from rmqd.daemon.workers import worker_group
 
 READINESS_POLL_SECONDS = 0.02
 
@@ -129,10 +128,8 @@ class LocalGroups:
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot restart a group"])
-            from rmqd.daemon.workers.worker_group import load
-
             following = self._build_consumer(group, self._state.config, self._clients.current, is_apart=True)
-            await load([following])
+            await worker_group.load([following])
             self._apart.add(group)
             await supervisor.restart(following)
 
@@ -158,9 +155,7 @@ class LocalGroups:
                 filtered = groups_with_changed_filters(self._state.config, config, changes)
                 await self._check_filters(config, filtered, following.clients)
                 if apart_next:
-                    from rmqd.daemon.workers.worker_group import load
-
-                    await load([group.consumer for group in groups.values()])
+                    await worker_group.load([group.consumer for group in groups.values()])
             except ConfigError:
                 await following.give_up()
                 raise
@@ -218,14 +213,14 @@ class LocalGroups:
         check_scope(self._state.config, name, scope)
         return group
 
-    def _build_client(self, options: ClientOptions) -> ClientInstance:
+    def _build_client(self, options: ClientOptions) -> instance.ClientInstance:
         return self._engine.build_client(self._share.of_client(options))
 
     def _build_groups(
         self,
         config: RootConfig,
         names: Iterable[str],
-        clients: Mapping[str, ClientInstance],
+        clients: Mapping[str, instance.ClientInstance],
         apart: Collection[str] = (),
     ) -> dict[str, GroupSupervisor]:
         groups, problems = {}, []
@@ -244,7 +239,7 @@ class LocalGroups:
         return groups
 
     def _supervised(
-        self, name: str, config: RootConfig, clients: Mapping[str, ClientInstance], *, is_apart: bool
+        self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, is_apart: bool
     ) -> GroupSupervisor:
         first = [self._build_consumer(name, config, clients, is_apart=is_apart)]
 
@@ -259,7 +254,7 @@ class LocalGroups:
         return GroupSupervisor(name, build, seconds, self._clock, Backoff(), edge)
 
     def _build_consumer(
-        self, name: str, config: RootConfig, clients: Mapping[str, ClientInstance], *, is_apart: bool
+        self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, is_apart: bool
     ) -> Consumer:
         """Build a consumer of a group with a new handler, because a handler serves only one.
 
@@ -269,28 +264,24 @@ class LocalGroups:
         if settings.engine == "spark":  # its driver is a new process anyway
             return self._engine.build_spark_consumer(name, options, config)
         if is_apart:
-            from rmqd.daemon.workers.worker_group import WorkerGroup
-
-            return WorkerGroup(name, options, config, self._share, self._keep_counters)
+            return worker_group.WorkerGroup(name, options, config, self._share, self._keep_counters)
         handler = self._engine.load_handler(name, settings, options)
         return self._engine.build_consumer(options, handler, clients[config.cluster_name(name)])
 
     def _options(self, config: RootConfig, name: str) -> ConsumerOptions:
         return self._share.of_group(consumer_options(config, name))
 
-    def _worker_groups(self) -> dict[str, WorkerGroup]:
+    def _worker_groups(self) -> dict[str, worker_group.WorkerGroup]:
         if not self._apart:
             return {}
-        from rmqd.daemon.workers.worker_group import WorkerGroup
-
         found = {name: group.consumer for name, group in self._groups.items()}
-        return {name: one for name, one in found.items() if isinstance(one, WorkerGroup)}
+        return {name: one for name, one in found.items() if isinstance(one, worker_group.WorkerGroup)}
 
     def _keep_counters(self, ended: ProcessSnapshot) -> None:
         self._past = [merge_processes([replace(ended, groups=())], self._past)]
 
     async def _check_filters(
-        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, ClientInstance]
+        self, config: RootConfig, names: Iterable[str], clients: Mapping[str, instance.ClientInstance]
     ) -> None:
         async def check(name: str) -> list[object]:
             try:
