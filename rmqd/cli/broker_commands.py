@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -21,9 +21,6 @@ with lazily():
     from rmqd.demo import demo_orders, demo_run
     from rmqd.runtime import event_loop
     from rmqd.runtime.logs import log_setup
-
-if TYPE_CHECKING:
-    from rmqd.broker.embedded_rocketmq import EmbeddedOptions
 
 MAX_PORT = 65535
 MAX_QUEUES = 1024
@@ -77,7 +74,7 @@ def broker(
     )
 
 
-async def _run(options: EmbeddedOptions) -> int:
+async def _run(options: embedded.EmbeddedOptions) -> int:
     import asyncio
 
     stop = asyncio.Event()
@@ -105,7 +102,7 @@ def _warn_if_exposed(host: str) -> None:
         print(f"rmqd broker: warning: {warning}", file=sys.stderr)
 
 
-def _print_hints(options: EmbeddedOptions, nameserver: str, address: str) -> None:
+def _print_hints(options: embedded.EmbeddedOptions, nameserver: str, address: str) -> None:
     """Print the next steps for the user, after the line for programs."""
     kept = f"in {options.data_dir}" if options.data_dir else "in memory until it stops (--data-dir keeps them)"
     topic = next(iter(options.topics), "orders")

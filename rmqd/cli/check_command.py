@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,15 +19,10 @@ with lazily():
     from rmqd.cli import check_connect
     from rmqd.config import load
     from rmqd.config import problems as config_problems
-    from rmqd.config.model import spark_model
+    from rmqd.config.model import group_model, root_model, spark_model
     from rmqd.config.reading import config_source, yaml_tree
     from rmqd.plugins import handler_catalogue, model_options, strategies
     from rmqd.wire.bodies import heartbeat_data
-
-if TYPE_CHECKING:
-    from rmqd.config.model.group_model import GroupConfig
-    from rmqd.config.model.root_model import RootConfig
-    from rmqd.config.problems import KeyPath
 
 
 def check(
@@ -83,7 +78,7 @@ def check(
     raise typer.Exit(code)
 
 
-def _checked(path: ConfigPath, overrides: list[str]) -> RootConfig:
+def _checked(path: ConfigPath, overrides: list[str]) -> root_model.RootConfig:
     """Load the configuration, and create its handlers once to check them. Raises ConfigError."""
     config = model_options.load_runnable(path, overrides)
     problems: list[object] = []
@@ -107,7 +102,7 @@ def _checked(path: ConfigPath, overrides: list[str]) -> RootConfig:
     return config
 
 
-def _limited_calls(config: RootConfig) -> Iterator[object]:
+def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
     """Yield groups with more concurrent calls than the handler can use."""
     for name, group in config.groups.items():
         if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
@@ -125,7 +120,7 @@ def _limited_calls(config: RootConfig) -> Iterator[object]:
         )
 
 
-def _idle_keys(config: RootConfig) -> Iterator[object]:
+def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
     """Yield keys that have no effect, although their author may expect one."""
     for name, group in config.groups.items():
         retry, circuit = group.retry, group.circuit_breaker
@@ -160,7 +155,7 @@ def _is_same_exception(one: str, other: str) -> bool:
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
-def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
+def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield keys without effect, each with the setting that it needs."""
     mode, strategy, handler = group.consume_mode, group.allocate_strategy, group.handler
     in_place = mode == "orderly" or bool(group.order_by)
@@ -186,7 +181,7 @@ def _keys_without_effect(group: GroupConfig) -> Iterator[tuple[tuple[str, ...], 
             yield ("handler", "max_concurrency"), "handler.concurrency: auto"
 
 
-def _filters_without_match(config: RootConfig) -> Iterator[object]:
+def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
     """Yield filters that match no message: the group would skip and commit all messages."""
     for name, group in config.groups.items():
         for topic, wanted in group.subscriptions.items():
@@ -197,7 +192,7 @@ def _filters_without_match(config: RootConfig) -> Iterator[object]:
                 yield group.problem(name, path, f"{shown} {told}; expected {meant}")
 
 
-def _spark_problems(config: RootConfig) -> list[object]:
+def _spark_problems(config: root_model.RootConfig) -> list[object]:
     """Return the requirements of groups on Spark that this machine, on which their drivers run, does not meet."""
     on_spark = [(name, group) for name, group in config.groups.items() if group.engine == "spark"]
     if not on_spark:
@@ -221,7 +216,7 @@ def _spark_problems(config: RootConfig) -> list[object]:
     return wrong
 
 
-def _ok_lines(config: RootConfig) -> list[str]:
+def _ok_lines(config: root_model.RootConfig) -> list[str]:
     clusters = config.known_clusters
     lines = []
     for name, cluster in clusters.items():
@@ -240,7 +235,7 @@ def _ok_lines(config: RootConfig) -> list[str]:
     return lines
 
 
-def _settings(config: RootConfig) -> dict[str, Any]:
+def _settings(config: root_model.RootConfig) -> dict[str, Any]:
     """Return the keys of each group that the files and `--set` set, for the group itself or in `defaults`."""
     groups: dict[str, Any] = load.given_config(config).get("groups", {})
     return {
@@ -250,15 +245,15 @@ def _settings(config: RootConfig) -> dict[str, Any]:
     }
 
 
-def _setting_lines(config: RootConfig) -> Iterator[str]:
-    def comment(path: KeyPath) -> str:
+def _setting_lines(config: root_model.RootConfig) -> Iterator[str]:
+    def comment(path: config_problems.KeyPath) -> str:
         key = config.groups[str(path[1])].problem(str(path[1]), path[2:], "", at_key=True)
         return f"  # defaults, {key.place}" if key.path[0] == "defaults" else ""
 
     return yaml_tree.yaml_lines({"groups": _settings(config)}, comment)
 
 
-def _work(group: GroupConfig) -> str:
+def _work(group: group_model.GroupConfig) -> str:
     if group.handler is not None:
         one = group.handler.canary
         canary = "" if one is None else f", {one.mode} canary {one.plugin} for {one.share * 100:g}% by {one.by}"

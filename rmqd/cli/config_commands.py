@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -18,11 +18,9 @@ from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
     from rmqd.config import load
+    from rmqd.config import problems as config_problems
     from rmqd.config.model import forms, java_names, root_model
     from rmqd.config.reading import config_source, yaml_tree
-
-if TYPE_CHECKING:
-    from rmqd.config.problems import KeyPath
 
 GROUP, TOPIC, HANDLER = "GROUP", "TOPIC", "handlers:handle"
 _NAMING: Final = {
@@ -91,7 +89,7 @@ class JavaConversion:
     def __init__(self, settings: list[JavaSetting]) -> None:
         self.config: dict[str, Any] = {}
         self.remarks: list[str] = []
-        self._places: dict[KeyPath, JavaSetting] = {}
+        self._places: dict[config_problems.KeyPath, JavaSetting] = {}
         is_spring = any(one.key.startswith("rocketmq.") for one in settings)
         values = {one.key: str(one.value) for one in settings}
         known: list[JavaSetting] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -18,12 +18,9 @@ from rmqd.errors import ExitCode
 from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
+    from rmqd.client import instance
     from rmqd.operate.diagnosis import cluster_findings, progress_findings
     from rmqd.operate.queries import diagnosis_queries
-
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.queries.diagnosis_queries import Diagnosis
 
 WIDTH = 80
 _NO_BREAK = "\0"  # a character that commands do not contain
@@ -42,7 +39,7 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
     options = target.options
     of_daemon = {} if http is None and target.config is None else _ask_daemon(cluster, group, http)
 
-    async def ask(client: ClientInstance) -> Diagnosis:
+    async def ask(client: instance.ClientInstance) -> diagnosis_queries.Diagnosis:
         topics = [target.wrapped(topic) for topic in _configured(target, group)]
         found = cluster_findings.findings_of_daemon(of_daemon, group, options.namespace)
         return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
@@ -76,7 +73,7 @@ def _configured(target: ClusterTarget, group: str) -> list[str]:
     return [] if configured is None else list(configured.subscriptions)
 
 
-def _document(diagnosis: Diagnosis) -> dict[str, Any]:
+def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:
     explained = progress_findings.consequences(diagnosis.problems)
     findings = [
         {"cause": one.cause, "evidence": one.evidence, "next": one.next}
@@ -86,8 +83,8 @@ def _document(diagnosis: Diagnosis) -> dict[str, Any]:
     return {"group": diagnosis.group, "healthy": not findings, "findings": findings}
 
 
-def _lines(diagnosis: Diagnosis) -> list[str]:
-    """Return the findings as lines: each with its cause, two paragraphs, and its consequences."""
+def _lines(diagnosis: diagnosis_queries.Diagnosis) -> list[str]:
+    """Return each finding as its cause and two paragraphs, and its consequences below it."""
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
         return [f"{diagnosis.group}: {known}"]

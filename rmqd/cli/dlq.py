@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,17 +25,11 @@ from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import check_group, retry_topic
 
 with lazily():
+    from rmqd.client import brokers as broker_queries
+    from rmqd.client import group_reader, instance
     from rmqd.consumer.handling import send_back
     from rmqd.operate.dead_letters import dead_letter, dead_letter_listing, dead_letter_replay, dead_letter_sending
     from rmqd.operate.queries import message_queries
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.group_reader import MemberReport
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, LetterMarks
-    from rmqd.operate.dead_letters.dead_letter_replay import DeadLetterPlan, ReplayOutcome
-    from rmqd.operate.queries.message_queries import FoundMessage
 
 _MAX_KINDS: Final = 20
 _MAX_ERROR: Final = 80
@@ -80,7 +74,7 @@ class LetterOptions:
         str | None, typer.Option("--reason", help="Only letters with this text in their reason or exception")
     ] = None
 
-    def filter(self) -> DeadLetterFilter:
+    def filter(self) -> dead_letter.DeadLetterFilter:
         """Return the selection. Ends the command with 2 if an option is wrong."""
         return dead_letter.DeadLetterFilter(
             None if self.since is None else moment_or_age_ms(self.since, "--since"),
@@ -93,15 +87,15 @@ class LetterOptions:
         )
 
 
-async def marks_reader(target: ClusterTarget, client: ClientInstance) -> Callable[[str], LetterMarks]:
+async def marks_reader(target: ClusterTarget, client: instance.ClientInstance) -> Callable[[str], dead_letter.Marks]:
     """Return a function that reads the marks of a group's settled dead letters. Both raise RmqdError.
 
     The group's name is as brokers know it.
     """
     await client.cluster_id.learn(may_write=False)
 
-    def read(group: str) -> LetterMarks:
-        marks = dead_letter.LetterMarks(target.state_dir, group)
+    def read(group: str) -> dead_letter.Marks:
+        marks = dead_letter.Marks(target.state_dir, group)
         marks.use_identity(client.identity(group))
         marks.load()
         return marks
@@ -118,7 +112,9 @@ def list_dead_letters(cluster: ClusterOptions) -> None:
     """
     target = cluster.target()
 
-    async def ask(brokers: Brokers) -> tuple[list[dead_letter_listing.DeadLetters], Mapping[str, RmqdError]]:
+    async def ask(
+        brokers: broker_queries.Brokers,
+    ) -> tuple[list[dead_letter_listing.DeadLetters], Mapping[str, RmqdError]]:
         read = await marks_reader(target, brokers.client)
         return await dead_letter_listing.list_dead_letters(brokers, read, namespace=target.options.namespace)
 
@@ -143,7 +139,7 @@ def show(
     choice = letters.filter()
     target = cluster.target(group)
 
-    async def ask(brokers: Brokers) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
+    async def ask(brokers: broker_queries.Brokers) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
         name = target.wrapped(group)
         marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
         newest, errors = await dead_letter_listing.newest_letters(brokers, name, marks, choice, most)
@@ -158,7 +154,7 @@ def show(
 class ShownLetter:
     """A dead letter for the output."""
 
-    message: FoundMessage
+    message: message_queries.FoundMessage
     origin_topic: str | None
     reason: str | None
     exception: str | None
@@ -169,7 +165,7 @@ class ShownLetter:
         return message_document(self.message) | more
 
 
-def _shown(letter: Letter) -> ShownLetter:
+def _shown(letter: dead_letter.Letter) -> ShownLetter:
     message = message_queries.found_message(letter.message, letter.message.broker_name)
     exception = letter.message.stored_properties.get(send_back.RMQD_EXCEPTION)
     return ShownLetter(message, letter.origin_topic, letter.reason, exception)
@@ -182,8 +178,8 @@ class _Selection:
     target: ClusterTarget
     group: str
     name: str
-    marks: LetterMarks
-    choice: DeadLetterFilter
+    marks: dead_letter.Marks
+    choice: dead_letter.DeadLetterFilter
 
     @classmethod
     def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
@@ -193,8 +189,8 @@ class _Selection:
         return cls(target, group, name, dead_letter.LetterMarks(target.state_dir, name), choice)
 
     async def plan(
-        self, client: ClientInstance, *, to_write: bool
-    ) -> tuple[Brokers, DeadLetterPlan, dict[str, RmqdError]]:
+        self, client: instance.ClientInstance, *, to_write: bool
+    ) -> tuple[broker_queries.Brokers, dead_letter_replay.Plan, dict[str, RmqdError]]:
         """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
@@ -208,7 +204,7 @@ class _Selection:
         self.marks.load()
         return brokers, *await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
-    def lines(self, plan: DeadLetterPlan, purpose: str = "") -> list[str]:
+    def lines(self, plan: dead_letter_replay.Plan, purpose: str = "") -> list[str]:
         """Return the first lines of a plan: the chosen letters by reason and topic."""
         width = len(str(max(plan.reasons.values(), default=0)))
         kinds = plan.reasons.most_common()
@@ -246,7 +242,9 @@ def replay(
     selection = _Selection.of(cluster, letters, group)
     target = selection.target
 
-    async def make(client: ClientInstance) -> tuple[DeadLetterPlan, list[MemberReport], dict[str, RmqdError]]:
+    async def make(
+        client: instance.ClientInstance,
+    ) -> tuple[dead_letter_replay.Plan, list[group_reader.MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
         who, unasked = await dead_letter_replay.receivers(brokers, selection.name)
         return plan, who, {**errors, **unasked}
@@ -272,10 +270,12 @@ def replay(
     end_for_errors(errors, [target.options.namespace], more)
 
 
-def _replay(selection: _Selection, plan: DeadLetterPlan, who: list[MemberReport], rate: float) -> ReplayOutcome:
+def _replay(
+    selection: _Selection, plan: dead_letter_replay.Plan, who: list[group_reader.MemberReport], rate: float
+) -> dead_letter_replay.ReplayOutcome:
     progress = CommandProgress(plan.chosen, "replayed")
 
-    async def run(client: ClientInstance) -> ReplayOutcome:
+    async def run(client: instance.ClientInstance) -> dead_letter_replay.ReplayOutcome:
         one = dead_letter_replay.Replay(
             await look_up_brokers(client),
             selection.name,
@@ -294,7 +294,9 @@ def _replay(selection: _Selection, plan: DeadLetterPlan, who: list[MemberReport]
         fail(ExitCode.INTERRUPTED, "rmqd: interrupted; run the same command to continue")
 
 
-def _replay_lines(selection: _Selection, plan: DeadLetterPlan, who: list[MemberReport], rate: float) -> list[str]:
+def _replay_lines(
+    selection: _Selection, plan: dead_letter_replay.Plan, who: list[group_reader.MemberReport], rate: float
+) -> list[str]:
     lines = selection.lines(plan)
     if any(one.orderly for one in who):
         way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
@@ -310,7 +312,7 @@ def _replay_lines(selection: _Selection, plan: DeadLetterPlan, who: list[MemberR
     return lines
 
 
-def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
+def _outcome_lines(outcome: dead_letter_replay.ReplayOutcome, left: int) -> list[str]:
     lines = [f"{one.broker}:{one.queue}:{one.offset}  {one.msg_id}  failed: {one.error}" for one in outcome.failed]
     held = [broker for broker, way in outcome.ways.items() if way == "send_back"]
     if held:
@@ -320,7 +322,9 @@ def _outcome_lines(outcome: ReplayOutcome, left: int) -> list[str]:
     return lines
 
 
-def _replayed(group: str, plan: DeadLetterPlan, outcome: ReplayOutcome, left: int) -> dict[str, Any]:
+def _replayed(
+    group: str, plan: dead_letter_replay.Plan, outcome: dead_letter_replay.ReplayOutcome, left: int
+) -> dict[str, Any]:
     return {
         "group": group,
         "topic": retry_topic(group),
@@ -369,7 +373,7 @@ def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOp
     end_for_errors({**unasked, **errors}, [target.options.namespace])
 
 
-def _purged(group: str, plan: DeadLetterPlan, purged: int) -> dict[str, Any]:
+def _purged(group: str, plan: dead_letter_replay.Plan, purged: int) -> dict[str, Any]:
     return {
         "group": group,
         "chosen": plan.chosen,
@@ -381,7 +385,7 @@ def _purged(group: str, plan: DeadLetterPlan, purged: int) -> dict[str, Any]:
 
 
 async def _purge(
-    client: ClientInstance, plan: DeadLetterPlan, selection: _Selection, progress: CommandProgress
+    client: instance.ClientInstance, plan: dead_letter_replay.Plan, selection: _Selection, progress: CommandProgress
 ) -> tuple[int, dict[str, RmqdError]]:
     purged, errors = 0, dict[str, RmqdError]()
     with progress:

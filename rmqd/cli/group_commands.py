@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -25,16 +25,9 @@ from rmqd.wire.topics import without_namespace, wrap_namespace
 
 with lazily():
     from rmqd.client import brokers as broker_queries
-    from rmqd.client import group_reader
+    from rmqd.client import client_options, group_reader, instance
     from rmqd.operate.queries import group_queries
     from rmqd.wire.bodies import config_bodies
-
-if TYPE_CHECKING:
-    from rmqd.client.client_options import ClientOptions
-    from rmqd.client.group_reader import TopicLag
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.queries.group_queries import ModeChange
-    from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 
 _GROUPS: Final[Columns] = (
     "group",
@@ -116,22 +109,26 @@ def set_mode(
     end_for_errors(errors, [target.options.namespace])
 
 
-async def _plan(wanted: SetMessageRequestModeRequestBody, client: ClientInstance) -> tuple[list[ModeChange], bool]:
+async def _plan(
+    wanted: config_bodies.SetMessageRequestModeRequestBody, client: instance.ClientInstance
+) -> tuple[list[group_queries.ModeChange], bool]:
     """Return the changes, and whether a broker knows the group."""
     brokers = await look_up_brokers(client)
     return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
 
 
-async def _carry_out(changes: list[ModeChange], client: ClientInstance) -> Mapping[str, RmqdError]:
+async def _carry_out(
+    changes: list[group_queries.ModeChange], client: instance.ClientInstance
+) -> Mapping[str, RmqdError]:
     return await group_queries.carry_out(await look_up_brokers(client), changes)
 
 
-def _mode_text(mode: SetMessageRequestModeRequestBody) -> str:
+def _mode_text(mode: config_bodies.SetMessageRequestModeRequestBody) -> str:
     shared = f", each queue shared by {mode.pop_share_queue_num}" if mode.pop_share_queue_num else ""
     return mode.mode.lower() + shared
 
 
-def _document(change: ModeChange, errors: Mapping[str, RmqdError]) -> dict[str, object]:
+def _document(change: group_queries.ModeChange, errors: Mapping[str, RmqdError]) -> dict[str, object]:
     error = errors.get(change.broker)
     mode = change.now if error else change.then
     return {
@@ -238,12 +235,12 @@ def lag(
     end_for_errors(errors, target.namespaces, late)
 
 
-def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[group_reader.TopicLag], dict[str, RmqdError]]:
     """Read the lags, each group from its own cluster. Returns the lags, and the errors."""
-    by_cluster: dict[ClientOptions, dict[str, Iterable[str] | None]] = {}
+    by_cluster: dict[client_options.ClientOptions, dict[str, Iterable[str] | None]] = {}
     for name, topics in _topics_by_group(groups, target).items():
         by_cluster.setdefault(target.options_of(name), {})[name] = topics
-    lags: list[TopicLag] = []
+    lags: list[group_reader.TopicLag] = []
     errors: dict[str, RmqdError] = {}
     for options, wanted in by_cluster.items():
         found, refused = ask_cluster(options, partial(_read, wanted, is_only=len(by_cluster) == 1))
@@ -253,8 +250,8 @@ def _ask(groups: list[str] | None, target: ClusterTarget) -> tuple[list[TopicLag
 
 
 async def _read(
-    wanted: dict[str, Iterable[str] | None], client: ClientInstance, *, is_only: bool
-) -> tuple[list[TopicLag], dict[str, RmqdError]]:
+    wanted: dict[str, Iterable[str] | None], client: instance.ClientInstance, *, is_only: bool
+) -> tuple[list[group_reader.TopicLag], dict[str, RmqdError]]:
     namespace = client.options.namespace
     asked = {
         wrap_namespace(group, namespace): topics and [wrap_namespace(topic, namespace) for topic in topics]

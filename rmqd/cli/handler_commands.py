@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -21,9 +21,6 @@ from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
     from rmqd.plugins import entry_points, handler_catalogue
-
-if TYPE_CHECKING:
-    from rmqd.plugins.handler_catalogue import HandlerDescription, OptionDescription
 
 
 def handlers(output: Output = "table") -> None:
@@ -42,7 +39,7 @@ def handlers(output: Output = "table") -> None:
         typer.echo("no handlers are installed; rmqd's own are in the folder handlers/ of its source", err=True)
 
 
-def handler_lines(handler: HandlerDescription) -> list[str]:
+def handler_lines(handler: handler_catalogue.HandlerDescription) -> list[str]:
     """Return the lines of text about one handler or pipeline."""
     name = handler.name if handler.kind == "handler" else f"{handler.name} ({handler.kind})"
     lines = [f"{name}  {handler.distribution} {handler.version}  {handler.target}"]
@@ -54,7 +51,7 @@ def handler_lines(handler: HandlerDescription) -> list[str]:
     return [*lines, *(_option_line(option) for option in handler.options)]
 
 
-def _option_line(option: OptionDescription) -> str:
+def _option_line(option: handler_catalogue.OptionDescription) -> str:
     need = "required" if option.required else f"default {_as_yaml(option.default)}"
     described = f": {option.description}" if option.description else ""
     return f"  {option.name} ({option.type}, {need}){described}"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,15 +20,11 @@ from rmqd.runtime.plain_text import printable_lines
 from rmqd.wire.topics import TOOLS_GROUP, without_namespace
 
 with lazily():
+    from rmqd.client import brokers as broker_queries
+    from rmqd.client import instance
     from rmqd.consumer.health import consistency
     from rmqd.operate.queries import message_queries
     from rmqd.wire.bodies import heartbeat_data
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.queries.message_queries import Found, FoundMessage, MessageTraceReport
-    from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 
 _MESSAGES: Final[output.Columns] = (
     ("stored", "stored_at_ms"),
@@ -58,7 +54,7 @@ def get(
     """
     target = cluster.target()
 
-    async def ask(brokers: Brokers) -> Found:
+    async def ask(brokers: broker_queries.Brokers) -> message_queries.Found:
         found, errors = await message_queries.find_by_id(
             brokers, msg_id, None if topic is None else target.wrapped(topic)
         )
@@ -94,7 +90,7 @@ def query(
     """
     target = cluster.target()
 
-    async def ask(brokers: Brokers) -> Found:
+    async def ask(brokers: broker_queries.Brokers) -> message_queries.Found:
         found, errors = await message_queries.find_by_key(brokers, target.wrapped(topic), key, most=most)
         if not found and not errors:
             raise RmqdError(f"no broker has a message of {topic} with the key {key}, or it is not indexed yet")
@@ -127,7 +123,9 @@ def trace(
         raise typer.BadParameter("expected an ID, or --topic and --key")
     target = cluster.target()
 
-    async def ask(brokers: Brokers) -> tuple[list[MessageTraceReport], dict[str, RmqdError]]:
+    async def ask(
+        brokers: broker_queries.Brokers,
+    ) -> tuple[list[message_queries.MessageTraceReport], dict[str, RmqdError]]:
         ids, errors = [msg_id or ""], dict[str, RmqdError]()
         if topic is not None and key is not None:
             found, errors = await message_queries.find_by_key(brokers, target.wrapped(topic), key)
@@ -158,7 +156,7 @@ _EVENTS: Final[output.Columns] = (
 )
 
 
-def _traces(reports: list[MessageTraceReport]) -> list[dict[str, Any]]:
+def _traces(reports: list[message_queries.MessageTraceReport]) -> list[dict[str, Any]]:
     return [output.plain(report) | {"copies": _documents(list(report.copies))} for report in reports]
 
 
@@ -174,7 +172,7 @@ def _say_trace(report: dict[str, Any]) -> None:
     output.say_table(_EVENTS, report["events"]) if report["events"] else output.say(["no message trace of it"])
 
 
-def _documents(messages: list[FoundMessage]) -> list[dict[str, Any]]:
+def _documents(messages: list[message_queries.FoundMessage]) -> list[dict[str, Any]]:
     return [output.message_document(one) for one in messages]
 
 
@@ -202,12 +200,12 @@ def tail(
     subscription = _subscription(target.wrapped(topic), tags, sql)
     write: Callable[[dict[str, Any]], str] = json.dumps if cluster.as_json else _as_line
 
-    async def run(client: ClientInstance) -> None:
+    async def run(client: instance.ClientInstance) -> None:
         # if RocketMQ cannot parse a pull's condition, it returns every message
         await consistency.check_filters(client, TOOLS_GROUP, [subscription])
         await message_queries.follow(client, subscription, print_message, _complain, since_ms=since_ms, most=most)
 
-    def print_message(message: FoundMessage) -> None:
+    def print_message(message: message_queries.FoundMessage) -> None:
         typer.echo(write(output.message_document(without_namespace(message, namespace))))
 
     try:
@@ -216,7 +214,7 @@ def tail(
         return
 
 
-def _subscription(topic: str, tags: str | None, sql: str | None) -> SubscriptionData:
+def _subscription(topic: str, tags: str | None, sql: str | None) -> heartbeat_data.SubscriptionData:
     if tags is not None and sql is not None:
         raise typer.BadParameter("given together with --tags; expected only one of them", param_hint="--sql")
     if tags is not None and (meant := heartbeat_data.meant_filter(tags, heartbeat_data.EXPRESSION_TAG)) is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,16 +20,10 @@ from rmqd.wire.topics import is_retry_topic
 
 with lazily():
     from rmqd.cli import offset_changes
-    from rmqd.client import group_reader
+    from rmqd.client import brokers as broker_queries
+    from rmqd.client import group_reader, instance
+    from rmqd.config.model import group_model
     from rmqd.operate.resets import reset_plan
-
-if TYPE_CHECKING:
-    from rmqd.cli.offset_changes import Backup
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.group_reader import TopicLag
-    from rmqd.client.instance import ClientInstance
-    from rmqd.config.model.group_model import GroupConfig
-    from rmqd.operate.resets.reset_plan import OffsetChange, QueueSelection, ResetGoal
 
 _QUEUES: Final[Columns] = ("topic", "broker", "queue", "committed", "min", "max", "lag", ("age", "lag_seconds"))
 
@@ -79,7 +73,7 @@ def reset(
     )
 
 
-def _configured(target: ClusterTarget, group: str) -> GroupConfig | None:
+def _configured(target: ClusterTarget, group: str) -> group_model.GroupConfig | None:
     return None if target.config is None else target.config.groups.get(group)
 
 
@@ -88,7 +82,7 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
     if (configured := _configured(target, group)) is not None:
         return sorted(configured.subscriptions)
 
-    async def ask(client: ClientInstance) -> list[str]:
+    async def ask(client: instance.ClientInstance) -> list[str]:
         reader = group_reader.GroupReader(await look_up_brokers(client), target.wrapped(group))
         return sorted(topic for topic in await reader.topics() if not is_retry_topic(topic))
 
@@ -98,7 +92,9 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
     return topics
 
 
-def _change(target: ClusterTarget, group: str, topic: str, goal: ResetGoal, scope: QueueSelection) -> OffsetChange:
+def _change(
+    target: ClusterTarget, group: str, topic: str, goal: reset_plan.Goal, scope: reset_plan.Scope
+) -> reset_plan.OffsetChange:
     """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
     configured = _configured(target, group)
     if configured is not None and configured.message_model == "broadcasting":
@@ -106,7 +102,7 @@ def _change(target: ClusterTarget, group: str, topic: str, goal: ResetGoal, scop
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
-def _goal(to: str | None, skip: int | None) -> ResetGoal:
+def _goal(to: str | None, skip: int | None) -> reset_plan.Goal:
     if (to is None) == (skip is None):
         raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
     if skip is not None:
@@ -148,13 +144,13 @@ def restore(
     offset_changes.change_offsets(cluster, target, [change], wait_seconds=wait_seconds, confirmation=confirmation)
 
 
-async def _known_cluster_id(client: ClientInstance) -> str:
+async def _known_cluster_id(client: instance.ClientInstance) -> str:
     """Return the id of the cluster, if it has one. Does not create one."""
     await client.cluster_id.learn(may_write=False)
     return client.cluster_id.id
 
 
-def _read(path: Path) -> Backup:
+def _read(path: Path) -> offset_changes.Backup:
     try:
         return offset_changes.Backup.read(path)
     except OSError as error:
@@ -177,14 +173,14 @@ def show(
     """
     target = cluster.target(group)
 
-    async def ask(brokers: Brokers) -> tuple[list[TopicLag], Mapping[str, RmqdError]]:
+    async def ask(brokers: broker_queries.Brokers) -> tuple[list[group_reader.TopicLag], Mapping[str, RmqdError]]:
         reader = group_reader.GroupReader(brokers, target.wrapped(group))
         return await reader.lags() if topic is None else ([await reader.lag(target.wrapped(topic))], {})
 
     cluster.show(target, ask, _say_queues, _documents)
 
 
-def _documents(lags: list[TopicLag]) -> list[dict[str, Any]]:
+def _documents(lags: list[group_reader.TopicLag]) -> list[dict[str, Any]]:
     return [{"group": lag.group, "topic": lag.topic, **asdict(queue)} for lag in lags for queue in lag.queues]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,12 +23,7 @@ with lazily():
     from rmqd.plugins import handler_catalogue
     from rmqd.runtime import event_loop
     from rmqd.runtime.logs import log_setup
-
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.operate.replay.replay_plan import Failures, ReplayFolder, ReplayPlan
-    from rmqd.operate.replay.replay_run import ReplayProgress
-    from rmqd.wire.message_queue import Identity
+    from rmqd.wire import message_queue
 
 PRINT_SECONDS = 5.0
 MAX_SHOWN = 20
@@ -94,8 +89,14 @@ def replay(
 
 
 def _plan(
-    ours: OwnGroup, folder: ReplayFolder, since: str | None, until: str | None, *, abandon: bool, force: bool
-) -> tuple[ReplayPlan, bool]:
+    ours: OwnGroup,
+    folder: replay_plan.ReplayFolder,
+    since: str | None,
+    until: str | None,
+    *,
+    abandon: bool,
+    force: bool,
+) -> tuple[replay_plan.ReplayPlan, bool]:
     """Return the plan to continue, or a new one; and whether it is new."""
     plan = folder.read(is_forced=force)
     if plan is not None:
@@ -118,21 +119,23 @@ def _plan(
     return ours.ask(lambda client: _new_plan(client, ours, times, folder.identity)), True
 
 
-async def _identity(client: ClientInstance, ours: OwnGroup, *, to_write: bool) -> Identity:
+async def _identity(client: instance.ClientInstance, ours: OwnGroup, *, to_write: bool) -> message_queue.Identity:
     await client.cluster_id.learn(may_write=to_write)
     return client.identity(ours.options.group)
 
 
 async def _new_plan(
-    client: ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int], identity: str
-) -> ReplayPlan:
+    client: instance.ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int], identity: str
+) -> replay_plan.ReplayPlan:
     replay_plan.shadow_name(ours.options.group)
     windows = await replay_run.windows_of(client, ours.options.subscriptions, *times[2:])
     made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # also identifies the replay
     return replay_plan.ReplayPlan(ours.options.group, *times, made_at, windows, identity)
 
 
-async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder) -> None:
+async def _begin(
+    client: instance.ClientInstance, plan: replay_plan.ReplayPlan, folder: replay_plan.ReplayFolder
+) -> None:
     await replay_run.refuse_second_run(client, plan)
     if not plan.is_begun:
         folder.write(plan)
@@ -140,15 +143,17 @@ async def _begin(client: ClientInstance, plan: ReplayPlan, folder: ReplayFolder)
         folder.write(plan.begun())
 
 
-def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retries: int) -> tuple[ReplayProgress, int]:
+def _run(
+    ours: OwnGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.Failures, rate: int, retries: int
+) -> tuple[replay_run.ReplayProgress, int]:
     """Run until all messages are handled or a signal arrives. Returns the progress and the exit code.
 
     Ends the command if the group cannot continue.
     """
     signals: list[int] = []
 
-    async def run() -> ReplayProgress:
-        client = instance.ClientInstance(ours.client_options)
+    async def run() -> replay_run.ReplayProgress:
+        client = instance.ClientInstance(ours.connection)
         handler = handler_catalogue.load_handler(ours.name, ours.settings)
         one = replay_run.ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
 
@@ -171,24 +176,26 @@ def _run(ours: OwnGroup, plan: ReplayPlan, failures: Failures, rate: int, retrie
 class _ProgressPrinter:
     """Prints the progress to standard error every few seconds."""
 
-    def __init__(self, plan: ReplayPlan) -> None:
+    def __init__(self, plan: replay_plan.ReplayPlan) -> None:
         self._plan = plan
         self._printed_at = time.monotonic()
 
-    def __call__(self, progress: ReplayProgress) -> None:
+    def __call__(self, progress: replay_run.ReplayProgress) -> None:
         if time.monotonic() - self._printed_at >= PRINT_SECONDS:
             self._printed_at = time.monotonic()
             say([_progress_line(self._plan, progress)], err=True)
 
 
-def _end(ours: OwnGroup, folder: ReplayFolder, plan: ReplayPlan) -> int:
+def _end(ours: OwnGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:
     """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
     end_for_errors(ours.ask(lambda client: replay_run.remove_shadow_group(client, plan)), [ours.options.namespace])
     folder.end()
     return ExitCode.OK
 
 
-def _plan_lines(plan: ReplayPlan, folder: ReplayFolder, passed: int, rate: int, retries: int) -> list[str]:
+def _plan_lines(
+    plan: replay_plan.ReplayPlan, folder: replay_plan.ReplayFolder, passed: int, rate: int, retries: int
+) -> list[str]:
     speed = f"{rate} a second" if rate else "as fast as the handler takes them"
     behind = f"; it continues after the first {passed}" if passed else ""
     return [
@@ -201,12 +208,14 @@ def _plan_lines(plan: ReplayPlan, folder: ReplayFolder, passed: int, rate: int, 
     ]
 
 
-def _progress_line(plan: ReplayPlan, progress: ReplayProgress) -> str:
+def _progress_line(plan: replay_plan.ReplayPlan, progress: replay_run.ReplayProgress) -> str:
     told = ", ".join(f"{number} {outcome.replace('_', ' ')}" for outcome, number in progress.outcomes.items() if number)
     return f"{progress.passed} of {plan.messages} messages; this run: {told or 'none yet'}"
 
 
-def _report(plan: ReplayPlan, progress: ReplayProgress, failures: Failures, *, as_json: bool) -> None:
+def _report(
+    plan: replay_plan.ReplayPlan, progress: replay_run.ReplayProgress, failures: replay_plan.Failures, *, as_json: bool
+) -> None:
     given_up = failures.read()
     if as_json:
         outcome = {"is_done": progress.is_done, "handled": dict(progress.outcomes), "failures": list(given_up)}
@@ -226,7 +235,7 @@ def _report(plan: ReplayPlan, progress: ReplayProgress, failures: Failures, *, a
     say([end])
 
 
-def _document(plan: ReplayPlan, passed: int) -> dict[str, Any]:
+def _document(plan: replay_plan.ReplayPlan, passed: int) -> dict[str, Any]:
     return {
         "group": plan.group,
         "shadow": plan.shadow,

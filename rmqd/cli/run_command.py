@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -31,9 +31,6 @@ with lazily():
     from rmqd.runtime import event_loop, files
     from rmqd.runtime.logs import log_setup
     from rmqd.testing import rocketmq as testing_rocketmq
-
-if TYPE_CHECKING:
-    from rmqd.testing.rocketmq import RocketMQ
 
 
 def run(
@@ -129,7 +126,7 @@ def _local_settings(path: Path, nameserver: str) -> Iterator[str]:
 class DevSession:
     """The prompt and the watch of the configuration's files, each in its own thread."""
 
-    def __init__(self, path: Path, overrides: tuple[str, ...], rocketmq: RocketMQ) -> None:
+    def __init__(self, path: Path, overrides: tuple[str, ...], rocketmq: testing_rocketmq.RocketMQ) -> None:
         self.overrides = overrides
         self._path = path
         self._rocketmq = rocketmq

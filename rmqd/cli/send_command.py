@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,14 +20,10 @@ from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import TRACE_TOPIC
 
 with lazily():
-    from rmqd.client import client_options
+    from rmqd.client import client_options, instance
+    from rmqd.client.api import send_requests
     from rmqd.client.sending import outgoing_message, trace_dispatcher
     from rmqd.runtime import clock
-
-if TYPE_CHECKING:
-    from rmqd.client.api.send_requests import SendResult
-    from rmqd.client.instance import ClientInstance
-    from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage
 
 IN_FLIGHT = 64
 _KEY = "--sharding-key"
@@ -115,9 +111,9 @@ def send(
 
 
 async def _send_all(
-    client: ClientInstance,
-    message: OutgoingMessage,
-    selector: MessageQueueSelector | None,
+    client: instance.ClientInstance,
+    message: outgoing_message.OutgoingMessage,
+    selector: outgoing_message.MessageQueueSelector | None,
     count: int,
     report: _Report,
     trace: bool,
@@ -148,16 +144,16 @@ async def _send_all(
 
 
 async def _send(
-    send_one: Callable[[], Coroutine[Any, Any, SendResult]],
+    send_one: Callable[[], Coroutine[Any, Any, send_requests.SendResult]],
     count: int,
-    selector: MessageQueueSelector | None,
+    selector: outgoing_message.MessageQueueSelector | None,
     report: _Report,
 ) -> None:
     """Report the results in sending order. The first failure is raised after the results before it."""
     import asyncio
 
     started, most = 0, IN_FLIGHT if selector is None else 1
-    sending: list[asyncio.Task[SendResult]] = []
+    sending: list[asyncio.Task[send_requests.SendResult]] = []
     try:
         while sending or started < count:
             while started < count and len(sending) < most:
@@ -178,7 +174,7 @@ class _Report:
     as_json: bool
     sent: int = 0
 
-    def add(self, result: SendResult) -> None:
+    def add(self, result: send_requests.SendResult) -> None:
         result = replace(result, queue=result.queue.without(self.namespace))
         if self.as_json:
             typer.echo(f"{',' if self.sent else '['}\n  {json.dumps(_document(result))}", nl=False)
@@ -195,7 +191,7 @@ class _Report:
             typer.echo("\n]" if self.sent else "[]")
 
 
-def _document(result: SendResult) -> dict[str, Any]:
+def _document(result: send_requests.SendResult) -> dict[str, Any]:
     return {
         "msg_id": result.msg_id,
         "offset_msg_id": result.offset_msg_id,
@@ -213,7 +209,7 @@ def _body(text: str) -> bytes:
     return sys.stdin.buffer.read() if text == "-" else text.encode(errors="surrogateescape")
 
 
-def _selector(sharding_key: str | None, queue: str | None) -> MessageQueueSelector | None:
+def _selector(sharding_key: str | None, queue: str | None) -> outgoing_message.MessageQueueSelector | None:
     if sharding_key is not None and queue is not None:
         raise typer.BadParameter("it selects the queue; expected --sharding-key or --queue, not both", param_hint=_KEY)
     if sharding_key is not None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -24,15 +24,10 @@ with lazily():
     from rmqd.runtime.logs import log_setup
     from rmqd.spark import prepare
     from rmqd.spark.engine import driver
-    from rmqd.spark.pipelines import parquet_sink
+    from rmqd.spark.pipelines import compaction, parquet_sink
     from rmqd.spark.session import group_spec
     from rmqd.spark.submit import packed_files as packing
     from rmqd.spark.submit import submission as submitting
-
-if TYPE_CHECKING:
-    from rmqd.spark.pipelines.compaction import Chunk
-    from rmqd.spark.session.group_spec import GroupSpec
-    from rmqd.spark.submit.submission import Submission
 
 
 @contextmanager
@@ -80,7 +75,7 @@ def compact(
     parquet_sink.archive_to_compact(order)
     log_setup.configure_logging(order.config.log.level, order.config.log.format)
 
-    def show_chunk(chunk: Chunk) -> None:
+    def show_chunk(chunk: compaction.Chunk) -> None:
         what = "would become one" if dry_run else "became one"
         mib = chunk.size_bytes / (1 << 20)
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
@@ -219,7 +214,9 @@ def submit(
     raise typer.Exit(code)
 
 
-def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]) -> Submission:
+def _submission(
+    order: group_spec.GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
+) -> submitting.Submission:
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
     settings = order.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
@@ -228,7 +225,7 @@ def _submission(order: GroupSpec, deploy_mode: str, archive: str, *, is_named: b
     return submitting.submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
 
 
-def _pack(order: GroupSpec, include: list[Path], archive: Path) -> None:
+def _pack(order: group_spec.GroupSpec, include: list[Path], archive: Path) -> None:
     """Write the packed environment. Raises RmqdError, OSError."""
     settings = order.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]

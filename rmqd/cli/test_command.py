@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -20,9 +20,6 @@ with lazily():
     from rmqd.runtime import files as watched_files
     from rmqd.runtime.logs import log_setup
     from rmqd.testing import case_run
-
-if TYPE_CHECKING:
-    from rmqd.testing.case_run import Case, CaseReport
 
 ENDINGS = (".py", ".yaml", ".yml", ".toml")
 
@@ -89,7 +86,7 @@ def run_cases(
     log_setup.configure_logging(
         "critical", "auto"
     )  # failures of handlers are the subject of cases, and the report shows them
-    reports: list[CaseReport] = []
+    reports: list[case_run.CaseReport] = []
     for case in cases:
         with contextlib.redirect_stdout(sys.stderr):  # output of handlers is not part of the report
             report = case_run.run_case(case, in_chaos=chaos, kills=chaos_kills)
@@ -104,14 +101,14 @@ def run_cases(
     raise typer.Exit(ExitCode.FAILURE if failed else ExitCode.OK)
 
 
-def _read(path: Path, config: Path | None) -> list[Case]:
+def _read(path: Path, config: Path | None) -> list[case_run.Case]:
     """Read all cases. Ends the command if one has a problem, before any is run."""
     if not path.exists():
         raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
     files = case_run.find_case_files(path)
     if not files:
         raise typer.BadParameter(f"{path.resolve()} has no files *{case_run.ENDING}", param_hint="PATH")
-    cases: list[Case] = []
+    cases: list[case_run.Case] = []
     problems: list[object] = []
     for file in files:
         try:
@@ -123,7 +120,7 @@ def _read(path: Path, config: Path | None) -> list[Case]:
     return cases
 
 
-def _lines(report: CaseReport, *, is_first: bool) -> list[str]:
+def _lines(report: case_run.CaseReport, *, is_first: bool) -> list[str]:
     case = report.case
     heading = [str(case.file)] if is_first else []
     took = f"{count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
@@ -133,7 +130,7 @@ def _lines(report: CaseReport, *, is_first: bool) -> list[str]:
     return [*heading, f"  FAILED  {case.name}  ({case.place})", *below]
 
 
-def _document(report: CaseReport) -> dict[str, Any]:
+def _document(report: case_run.CaseReport) -> dict[str, Any]:
     case = report.case
     return {
         "file": str(case.file),

@@ -24,9 +24,6 @@ with lazily():
     from rmqd.operate.try_handler import trial_process
 
 if TYPE_CHECKING:
-    from rmqd.operate.try_handler.selection import ChosenMessages
-    from rmqd.operate.try_handler.trial import BisectResult
-    from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
     from rmqd.wire.messages.message import CorruptMessage, Message
 
 _NOTHING = "nothing was committed, sent back or dead-lettered"
@@ -46,7 +43,7 @@ class TrialReporter:
     _batches: int = 0
     _outcomes: Counter[str] = field(default_factory=Counter)
 
-    def batch(self, report: BatchReport) -> None:
+    def batch(self, report: trial_process.BatchReport) -> None:
         self._batches += 1
         self.failures += report.result.is_failure
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
@@ -79,7 +76,9 @@ class TrialReporter:
         say(["  ".join((f"{took:>9}", result["msg_id"], place, tags, keys, decided))])
 
 
-def document(message: Message, verdict: TrialDecision, report: BatchReport, lie_in: str) -> dict[str, Any]:
+def document(
+    message: Message, verdict: trial_process.TrialDecision, report: trial_process.BatchReport, lie_in: str
+) -> dict[str, Any]:
     result = report.result
     return _place(message, lie_in) | {
         "outcome": verdict.outcome,
@@ -94,7 +93,7 @@ def document(message: Message, verdict: TrialDecision, report: BatchReport, lie_
     }
 
 
-def say_finding(finding: BisectResult, name: str, lie_in: str, *, as_json: bool) -> None:
+def say_finding(finding: trials.BisectResult, name: str, lie_in: str, *, as_json: bool) -> None:
     """Print the result of a bisection, and the next steps. `lie_in` as in `TrialReporter`."""
     lines, following = [*_found(finding, lie_in)], [*_next(finding, name, lie_in)]
     if as_json:
@@ -103,7 +102,7 @@ def say_finding(finding: BisectResult, name: str, lie_in: str, *, as_json: bool)
         say([*lines, *(f"  {line}" for line in following)])
 
 
-def _finding_document(finding: BisectResult, name: str, lie_in: str) -> dict[str, Any]:
+def _finding_document(finding: trials.BisectResult, name: str, lie_in: str) -> dict[str, Any]:
     report, message = finding.report, finding.message
     verdicts = {} if report is None else dict(zip(map(id, report.messages), report.result.verdicts, strict=True))
     return {
@@ -122,7 +121,7 @@ def _finding_document(finding: BisectResult, name: str, lie_in: str) -> dict[str
     }
 
 
-def _found(finding: BisectResult, lie_in: str) -> list[str]:
+def _found(finding: trials.BisectResult, lie_in: str) -> list[str]:
     runs = count(finding.runs, "run")
     if finding.answer == "nothing_fails":
         return [f"nothing fails: the handler got {count(finding.messages, 'message')} and raised nothing ({runs})"]
@@ -148,13 +147,13 @@ def _found(finding: BisectResult, lie_in: str) -> list[str]:
     return [*lines, *_raised(finding)]
 
 
-def _raised(finding: BisectResult) -> list[str]:
+def _raised(finding: trials.BisectResult) -> list[str]:
     if not finding.raised:
         return []
     return [f"also, {count(finding.raised, 'call')} raised an exception in the first run: `rmqd try` shows which"]
 
 
-def _next(finding: BisectResult, name: str, lie_in: str) -> list[str]:
+def _next(finding: trials.BisectResult, name: str, lie_in: str) -> list[str]:
     if finding.message is None or finding.report is None:
         return []
     message, msg_id = finding.message, finding.message.msg_id
@@ -173,7 +172,7 @@ def _next(finding: BisectResult, name: str, lie_in: str) -> list[str]:
     return lines
 
 
-def _decided(verdict: TrialDecision, result: CallResult) -> str:
+def _decided(verdict: trial_process.TrialDecision, result: trial_process.CallResult) -> str:
     match verdict.outcome:
         case "retried" if verdict.rest_seconds is not None:
             text = f"again in place after {verdict.rest_seconds:g} s"
@@ -188,7 +187,7 @@ def _decided(verdict: TrialDecision, result: CallResult) -> str:
     return f"{text}, {result.closing}" if result.closing else text
 
 
-def _why(report: BatchReport) -> list[str]:
+def _why(report: trial_process.BatchReport) -> list[str]:
     result = report.result
     if result.error is None:
         return []
@@ -282,7 +281,9 @@ def try_group(
     raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
 
 
-def _try(ours: OwnGroup, chosen: ChosenMessages, trial: HandlerTrial, reporter: TrialReporter) -> int:
+def _try(
+    ours: OwnGroup, chosen: trial_selection.Chosen, trial: trial_process.HandlerTrial, reporter: TrialReporter
+) -> int:
     import asyncio
 
     async def run() -> None:
@@ -302,7 +303,9 @@ def _try(ours: OwnGroup, chosen: ChosenMessages, trial: HandlerTrial, reporter: 
     return ExitCode.FAILURE if reporter.failures or trial.at_end else ExitCode.OK
 
 
-def _bisect(ours: OwnGroup, chosen: ChosenMessages, trial: HandlerTrial, lie_in: str, *, as_json: bool) -> int:
+def _bisect(
+    ours: OwnGroup, chosen: trial_selection.Chosen, trial: trial_process.HandlerTrial, lie_in: str, *, as_json: bool
+) -> int:
     import asyncio
 
     size = ours.options.consume_message_batch_max_size

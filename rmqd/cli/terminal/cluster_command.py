@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,31 +23,24 @@ with lazily():
     from rmqd.client import client_options, instance
     from rmqd.client.routing import name_server_client
     from rmqd.config import load
-    from rmqd.config.model import root_model
+    from rmqd.config.model import group_model, root_model
     from rmqd.config.reading import config_source
+    from rmqd.consumer import consumer_options
     from rmqd.plugins import model_options
     from rmqd.runtime.logs import log_setup
-
-if TYPE_CHECKING:
-    from rmqd.client.brokers import Brokers
-    from rmqd.client.client_options import ClientOptions
-    from rmqd.client.instance import ClientInstance
-    from rmqd.config.model.group_model import GroupConfig
-    from rmqd.config.model.root_model import RootConfig
-    from rmqd.consumer.consumer_options import ConsumerOptions
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTarget:
     """The target of a command: the configuration, if any, and the requested cluster."""
 
-    config: RootConfig | None
+    config: root_model.RootConfig | None
     cluster: str | None = None
     group: str = ""
     """The group of the command, which may name its cluster."""
     nameservers: tuple[str, ...] = ()
     """Name servers that replace the cluster's own."""
-    without_config: ClientOptions | None = None
+    without_config: client_options.ClientOptions | None = None
     state_root: str = ""
     """Without a configuration: the folder of local state given by `--set`."""
 
@@ -59,11 +52,11 @@ class ClusterTarget:
         return () if self.without_config is None else (self.without_config.namespace,)
 
     @property
-    def options(self) -> ClientOptions:
+    def options(self) -> client_options.ClientOptions:
         """The client's options for the cluster. Ends the command with 2 if --cluster is needed."""
         return self.options_of(self.group)
 
-    def options_of(self, group: str) -> ClientOptions:
+    def options_of(self, group: str) -> client_options.ClientOptions:
         if self.config is None:
             assert self.without_config is not None
             return self.without_config
@@ -85,11 +78,11 @@ class ClusterTarget:
         """Return a copy whose names of topics and groups have no namespace."""
         return without_namespace(value, self.options.namespace)
 
-    def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Run a query against the cluster, see `ask_cluster`."""
+    def ask(self, question: Callable[[instance.ClientInstance], Awaitable[Answer]]) -> Answer:
+        """Ask a question at the cluster, see `ask_cluster`."""
         return ask_cluster(self.options, question)
 
-    def _cluster_of(self, config: RootConfig, group: str) -> str:
+    def _cluster_of(self, config: root_model.RootConfig, group: str) -> str:
         known = config.known_clusters
         is_by_group = self.cluster is None and group in config.groups
         name = config.cluster_name(group) if is_by_group else self.cluster or config.default_cluster
@@ -177,7 +170,7 @@ class ClusterOptions:
     def show(
         self,
         target: ClusterTarget,
-        question: Callable[[Brokers], Awaitable[tuple[Answer, Mapping[str, RmqdError]]]],
+        question: Callable[[broker_queries.Brokers], Awaitable[tuple[Answer, Mapping[str, RmqdError]]]],
         text: Callable[[Any], None],
         document: Callable[[Answer], object] = plain,
     ) -> None:
@@ -186,7 +179,7 @@ class ClusterOptions:
         Ends the command if a query failed.
         """
 
-        async def ask(client: ClientInstance) -> tuple[Answer, Mapping[str, RmqdError]]:
+        async def ask(client: instance.ClientInstance) -> tuple[Answer, Mapping[str, RmqdError]]:
             return await question(await look_up_brokers(client))
 
         found, errors = target.ask(ask)
@@ -241,11 +234,11 @@ class OwnGroup:
     """One configured group, for commands that run its handler. The handler was found, and its options are valid."""
 
     name: str
-    config: RootConfig
+    config: root_model.RootConfig
     """The configuration with only this group and its cluster."""
-    settings: GroupConfig
-    options: ConsumerOptions
-    client_options: ClientOptions
+    settings: group_model.GroupConfig
+    options: consumer_options.ConsumerOptions
+    connection: client_options.ClientOptions
 
     @classmethod
     def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> OwnGroup:
@@ -268,13 +261,15 @@ class OwnGroup:
         options = model_options.consumer_options(config, name)
         return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
 
-    def ask(self, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Run a query against the group's cluster, see `ask_cluster`."""
-        return ask_cluster(self.client_options, question)
+    def ask(self, question: Callable[[instance.ClientInstance], Awaitable[Answer]]) -> Answer:
+        """Ask a question at the group's cluster, see `ask_cluster`."""
+        return ask_cluster(self.connection, question)
 
 
-def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
-    """Run a query with a client that is not a member of a group.
+def ask_cluster(
+    options: client_options.ClientOptions, question: Callable[[instance.ClientInstance], Awaitable[Answer]]
+) -> Answer:
+    """Ask a question with a client that is not a member of a group.
 
     Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """
@@ -291,7 +286,9 @@ def ask_cluster(options: ClientOptions, question: Callable[[ClientInstance], Awa
         fail(ExitCode.FAILURE, f"rmqd: {without_namespace(str(error), options.namespace)}")
 
 
-async def _with_client(options: ClientOptions, question: Callable[[ClientInstance], Awaitable[Answer]]) -> Answer:
+async def _with_client(
+    options: client_options.ClientOptions, question: Callable[[instance.ClientInstance], Awaitable[Answer]]
+) -> Answer:
     # The client's `run` is not called, so it sends no heartbeats.
     client = instance.ClientInstance(options)
     try:
@@ -303,7 +300,7 @@ async def _with_client(options: ClientOptions, question: Callable[[ClientInstanc
         await client.remoting.close()
 
 
-async def look_up_brokers(client: ClientInstance) -> Brokers:
+async def look_up_brokers(client: instance.ClientInstance) -> broker_queries.Brokers:
     """Return the brokers. Raises NoBrokerError if all are unreachable: a missing route then proves nothing."""
     return await broker_queries.Brokers.look_up(client)
 
@@ -319,7 +316,7 @@ def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], m
         fail(code, lines[0], problems=lines[1:], has_printed=True)
 
 
-def _by_environment(addresses: tuple[str, ...]) -> ClientOptions:
+def _by_environment(addresses: tuple[str, ...]) -> client_options.ClientOptions:
     access_key, secret_key, token = (
         os.environ.get(name, "") for name in ("RMQD_ACCESS_KEY", "RMQD_SECRET_KEY", "RMQD_SECURITY_TOKEN")
     )

@@ -10,28 +10,23 @@ import sysconfig
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rmqd.client.brokers import Brokers
+from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.consistency import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.operate.queries import topic_queries as windows
-from rmqd.operate.queries.message_queries import find_by_id, find_by_key
+from rmqd.operate.queries.message_queries import FoundMessage, find_by_id, find_by_key
 from rmqd.operate.queries.topic_queries import OffsetWindow
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.message import Message
+from rmqd.wire.messages.message import CorruptMessage, Message
 from rmqd.wire.topics import SUBSCRIPTION_ALL, dlq_topic, retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.client.instance import ClientInstance
-    from rmqd.consumer.consumer_options import ConsumerOptions
-    from rmqd.operate.queries.message_queries import FoundMessage
-    from rmqd.wire.messages.message import CorruptMessage, Message
-
 
 _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(sys.modules["rmqd"].__file__ or "")) + os.sep
 _STANDARD: Final = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "platstdlib"))

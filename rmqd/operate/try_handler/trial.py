@@ -14,14 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from rmqd.operate.try_handler.selection import batches_of
 from rmqd.operate.try_handler.trial_process import BatchReport, HandlerTrial
-
-if TYPE_CHECKING:
-    from rmqd.wire.messages.message import Message
-
+from rmqd.wire.messages.message import Message
 
 Kind = Literal["died", "expired", "raised"]
 Answer = Literal["found", "nothing_fails", "not_alone", "not_again"]

@@ -13,10 +13,10 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
 from rmqd.config.load import configure_log
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
@@ -24,6 +24,7 @@ from rmqd.consumer.handling.handler_failures import decisions_of, given_up
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.consumer.handling.in_place_retries import give_up
 from rmqd.consumer.handling.orderly import OrderlyRules
+from rmqd.consumer.services import RetryPolicy
 from rmqd.errors import ExitCode, NameServerError
 from rmqd.handler_api.batch import (
     Batch,
@@ -45,13 +46,7 @@ from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.child_process import ChildChannel
 from rmqd.runtime.event_loop import leave, run_in_loop
 from rmqd.runtime.plain_text import describe
-from rmqd.wire.messages.message import once_in_group
-
-if TYPE_CHECKING:
-    from rmqd.config.model.root_model import RootConfig
-    from rmqd.consumer.services import RetryPolicy
-    from rmqd.wire.messages.message import Message
-
+from rmqd.wire.messages.message import Message, once_in_group
 
 _ACKED = TrialDecision("acked")
 
