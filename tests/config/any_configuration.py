@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from rmqd.config.model.forms import keys_of
-from rmqd.config.model.root_model import ClientConfig, ClusterConfig, GroupConfig, HandlerConfig, HttpConfig, RootConfig
+from rmqd.config.model.group_model import GroupConfig, HandlerConfig
+from rmqd.config.model.root_model import ClientConfig, ClusterConfig, HttpConfig, RootConfig
 from rmqd.errors import ConfigError
 from tests.config.configuration import load
 

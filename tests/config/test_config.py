@@ -295,7 +295,8 @@ def test_a_group_that_only_moved_in_its_file_is_the_same_group() -> None:
 
 
 def test_every_key_has_a_description() -> None:
-    from rmqd.config.model.root_model import ClientConfig, HandlerConfig, HttpConfig, LogConfig, TlsConfig
+    from rmqd.config.model.group_model import HandlerConfig
+    from rmqd.config.model.root_model import ClientConfig, HttpConfig, LogConfig, TlsConfig
 
     for model in (RootConfig, ClientConfig, TlsConfig, HttpConfig, LogConfig, GroupConfig, HandlerConfig):
         assert [key for key, field in keys_of(model).items() if not meaning_of(field)] == []

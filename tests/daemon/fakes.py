@@ -10,7 +10,8 @@ from typing import Any
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.pending import ClientSnapshot
-from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer

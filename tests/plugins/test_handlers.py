@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.config.model.root_model import GroupConfig
+from rmqd.config.model.group_model import GroupConfig
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.plugins.handler_catalogue import load_canary, load_handler

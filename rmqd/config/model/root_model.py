@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOptions
 from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
-from rmqd.config.model.group_model import GroupConfig, HandlerConfig
+from rmqd.config.model.group_model import GroupConfig
 from rmqd.runtime.files import read_small_file
 from rmqd.runtime.value_kinds import Choice, Flag, Integer, Text
 
@@ -61,18 +61,6 @@ class ClusterConfig(Section):
             nameservers=self.nameserver, nameserver_url=self.nameserver_url, state_dir=state_dir, **settings
         )
 
-
-__all__ = [
-    "ClientConfig",
-    "ClusterConfig",
-    "GroupConfig",
-    "HandlerConfig",
-    "HttpConfig",
-    "LogConfig",
-    "MetricsConfig",
-    "RootConfig",
-    "TlsConfig",
-]
 
 _LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", is_listen_address)
 

@@ -21,7 +21,8 @@ import structlog
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.pending import ClientSnapshot
-from rmqd.config.model.root_model import DEFAULT_CLUSTER, GroupConfig, RootConfig
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import DEFAULT_CLUSTER, RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope

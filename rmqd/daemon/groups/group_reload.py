@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.client.remoting.pending import ClientSnapshot
-from rmqd.config.model.group_model import CanaryConfig, HandlerConfig
-from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.config.model.group_model import CanaryConfig, GroupConfig, HandlerConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.groups.group_engine import GroupChanges, UnknownGroupError
 from rmqd.runtime.figures import add_counters, merged
 from rmqd.runtime.value_kinds import Key

@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.services import Consumer

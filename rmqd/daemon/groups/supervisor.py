@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.config.model.root_model import GroupConfig
+from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.config.model.root_model import GroupConfig, RootConfig
+from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import ConfigError
