@@ -232,28 +232,14 @@ def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple
     options = [option for option, is_given in given.items() if is_given]
     if len(options) > 1:
         raise typer.BadParameter(f"given with {options[0]}; expected one of {', '.join(given)}", param_hint=options[1])
-    return _delay_ms(delay), _deliver_at_ms(deliver_at)
-
-
-def _delay_ms(delay: str | None) -> int | None:
-    if delay is None:
-        return None
-    milliseconds = round(duration_ms(delay, "--delay"))
-    if milliseconds < 1:
+    delay_ms = None if delay is None else round(duration_ms(delay, "--delay"))
+    if delay_ms is not None and delay_ms < 1:
         raise typer.BadParameter(f"{delay} is not a delay; expected 1ms or longer", param_hint="--delay")
-    return milliseconds
-
-
-def _deliver_at_ms(deliver_at: str | None) -> int | None:
-    if deliver_at is None:
-        return None
-    milliseconds = moment_ms(deliver_at, "--deliver-at")
-    if milliseconds <= time.time() * 1000:
-        raise typer.BadParameter(
-            f"{deliver_at} has passed; expected a time in the future, or no --deliver-at to deliver at once",
-            param_hint="--deliver-at",
-        )
-    return milliseconds
+    deliver_at_ms = None if deliver_at is None else moment_ms(deliver_at, "--deliver-at")
+    if deliver_at_ms is not None and deliver_at_ms <= time.time() * 1000:
+        told = f"{deliver_at} has passed; expected a time in the future, or no --deliver-at to deliver at once"
+        raise typer.BadParameter(told, param_hint="--deliver-at")
+    return delay_ms, deliver_at_ms
 
 
 def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
