@@ -203,32 +203,27 @@ def status_lines(document: dict[str, Any]) -> list[str]:
         cluster = f", on {group['cluster']}" if group.get("cluster") not in (None, "default") else ""
         head = f"{group['name']}  {status_view.state_text(group)}{model}{engine}{cluster}"
         lines += ["", _in_red(head) if status_view.is_alarming(group) else head]
-        reason = group["failure"] or group["not_ready_reason"]
-        lines += [f"  {reason}"] if reason else []
-        lines.append(f"  {status_view.rates_line(group)}")
         error = status_view.last_error_line(group)
-        lines += [f"  {_in_red(error)}"] if error else []
-        canary_text = status_view.canary_line(group)
-        lines += [f"  {canary_text}"] if canary_text else []
-        left_out = status_view.left_out_line(group)
-        lines += [f"  {left_out}"] if left_out else []
-        lines += [f"  paused: {text}" for scope in group["pauses"] if (text := status_view.written_scope(scope))]
-        lines += [f"  {status_view.problem_line(problem)}" for problem in group["problems"]]
-        lines += [f"  {line}" for line in status_view.stall_lines(group["queues"])]
-        lines += [f"  {line}" for line in status_view.slave_lines(group["queues"])]
-        lines += _table(columns, [[status_view.cell(queue, column) for column in columns] for queue in group["queues"]])
+        below = [
+            group["failure"] or group["not_ready_reason"],
+            status_view.rates_line(group),
+            error and _in_red(error),
+            status_view.canary_line(group),
+            status_view.left_out_line(group),
+            *(f"paused: {text}" for scope in group["pauses"] if (text := status_view.written_scope(scope))),
+            *map(status_view.problem_line, group["problems"]),
+            *status_view.stall_lines(group["queues"]),
+            *status_view.slave_lines(group["queues"]),
+        ]
+        rows = [[status_view.cell(queue, column) for column in columns] for queue in group["queues"]]
+        below += table(columns, rows) if rows else ["no queues assigned to this daemon"]
+        lines += [f"  {line}" for line in below if line]
     return lines
 
 
 def _in_red(text: str) -> str:
     """Return the text in red. Typer removes the colour if the output is not a terminal."""
     return typer.style(text, fg=typer.colors.RED)
-
-
-def _table(columns: list[str], rows: list[list[str]]) -> list[str]:
-    if not rows:
-        return ["  no queues assigned to this daemon"]
-    return [f"  {line}" for line in table(columns, rows)]
 
 
 def top(
