@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from rmqd.consumer.health import group_problems
 from rmqd.daemon.http.status_view import (
     GROUP_LOOKS,
     QUEUE_LOOKS,
@@ -84,11 +85,6 @@ def clock_time(at: float) -> str:
 def iso(at: float) -> str:
     """Return a time in ISO 8601, for the attribute `datetime` of an HTML `time` element."""
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-
-
-def plural(count: int, noun: str) -> str:
-    """Return a count and its noun: 1 queue, 12 queues."""
-    return f"{whole(count)} {noun if count == 1 else f'{noun}s'}"
 
 
 MAX_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they are requested
@@ -274,8 +270,10 @@ class StatusPage:
             lstrip_blocks=True,
         )
         self._compiled: dict[str, Template] = {}
-        filters = (whole, number, rate, age, took, moment, clock_time, iso, plural, canary_line)
-        self._templates.filters |= {function.__name__: function for function in filters}
+        filters = (whole, number, rate, age, took, moment, clock_time, iso, canary_line)
+        self._templates.filters |= {function.__name__: function for function in filters} | {
+            "plural": group_problems.count
+        }
         self._templates.globals |= {
             "cell": cell,
             "queue_looks": QUEUE_LOOKS,
