@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 
-from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Overrides, group_names
 from rmqd.cli.terminal.output import say
-from rmqd.errors import ConfigError, ExitCode, RmqdError
+from rmqd.errors import ConfigError, RmqdError
 from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
@@ -87,12 +86,9 @@ def dev(
     log_setup.configure_logging("warning", "auto")
     options = replace(demo_play.demo_broker(()), port=int(_free_address(_NAME_SERVER).rpartition(":")[2]))
     with tempfile.TemporaryDirectory(prefix="rmqd-dev-") as folder, testing_rocketmq.RocketMQ(options) as rocketmq:
-        try:
-            path = config_source.find_config(file)
-            local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
-            http = _free_address(load.load_config(path, local).http.listen)
-        except FileNotFoundError as error:
-            fail(ExitCode.CONFIG, str(error))
+        path = config_source.find_config(file)
+        local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
+        http = _free_address(load.load_config(path, local).http.listen)
         session = DevSession(path, (*local, f"http.listen={http}"), rocketmq)
         say([f"RocketMQ {rocketmq.nameserver}, in memory; status page http://{http}/; saved files apply at once"])
         say([f"send a message: {session.example}    Ctrl-C ends"])

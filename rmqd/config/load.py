@@ -58,11 +58,7 @@ def source_of(
     path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> Source:
     """Read the files of a configuration. Raises ConfigError if there is none."""
-    try:
-        found = find_config(path, environ)
-    except FileNotFoundError as error:
-        raise ConfigError([str(error)]) from None
-    return read_source(found, overrides)
+    return read_source(find_config(path, environ), overrides)
 
 
 class Loading:

@@ -209,7 +209,7 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
         )
     try:
         path = file.parent / model.config if model.config else find_config(config)
-    except FileNotFoundError as error:
+    except ConfigError as error:
         raise ConfigError([ConfigProblem(node.place, ("group",), str(error))]) from None
     source = read_source(path)
     if source.problems:

@@ -52,6 +52,11 @@ class ClusterTarget:
         return () if self.without_config is None else (self.without_config.namespace,)
 
     @property
+    def groups(self) -> Mapping[str, group_model.GroupConfig]:
+        """The configured groups; none without a configuration."""
+        return {} if self.config is None else self.config.groups
+
+    @property
     def options(self) -> client_options.ClientOptions:
         """The client's options for the cluster. Ends the command with 2 if --cluster is needed."""
         return self.options_of(self.group)
@@ -335,7 +340,7 @@ def _has_config(config: Path | None) -> bool:
 def _finds_config() -> bool:
     try:
         return bool(config_source.find_config(None))
-    except FileNotFoundError:
+    except ConfigError:
         return False
 
 

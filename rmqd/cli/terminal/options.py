@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from rmqd.errors import InvalidNameError
+from rmqd.errors import ConfigError, InvalidNameError
 from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import check_topic
 
@@ -45,7 +45,7 @@ def _configured(context: typer.Context) -> dict[str, list[str]]:
     try:
         found = config_source.find_config(config if isinstance(config, Path) else None)
         return config_source.configured_names(found)
-    except OSError:
+    except (ConfigError, OSError):
         return {}
 
 

@@ -26,6 +26,7 @@ from rmqd.config.reading.yaml_tree import (
     overlaid,
     read_tree,
 )
+from rmqd.errors import ConfigError
 from rmqd.runtime.value_kinds import show
 
 ROOT_FILE: Final = "rmqd.yaml"
@@ -34,20 +35,17 @@ DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
 
 
 def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
-    """Return the file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises
-    FileNotFoundError.
-    """
+    """Return the file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises ConfigError."""
     for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
         if value:
             if not Path(value).exists():
-                raise FileNotFoundError(f"{value}: no such file or folder, named by {name}")
+                raise ConfigError([f"{value}: no such file or folder, named by {name}"])
             return Path(value)
     for default in DEFAULT_FILES:
         if Path(default).exists():
             return Path(default)
-    raise FileNotFoundError(
-        f"no configuration found: neither {' nor '.join(DEFAULT_FILES)} exists; name one with --config or $RMQD_CONFIG"
-    )
+    neither = " nor ".join(DEFAULT_FILES)
+    raise ConfigError([f"no configuration found: neither {neither} exists; name one with --config or $RMQD_CONFIG"])
 
 
 def config_files(path: Path) -> tuple[Path, list[Path]]:
@@ -338,7 +336,7 @@ def exposed_secrets(path: Path | None) -> list[ConfigProblem]:
     try:
         source = read_source(find_config(path))
         readable = {str(file): oct(mode) for file in source.files if (mode := _mode(file)) & stat.S_IROTH}
-    except OSError:
+    except (ConfigError, OSError):
         return []
     found = []
     for place, where in _literal_secrets(source.tree) if readable else ():
