@@ -19,8 +19,7 @@ from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
     from rmqd.config import load
-    from rmqd.config.model import root_model
-    from rmqd.daemon.http import http_endpoint
+    from rmqd.config.model import forms, root_model
 
 TIMEOUT_SECONDS = 10.0
 # A reload is answered after the changed groups have drained, so it has a longer timeout.
@@ -160,7 +159,7 @@ def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
     `any_port` ignores the port: `--http` was given with this configuration, whose port may be assigned by the system.
     """
     parts = urlsplit(url)
-    host, port = http_endpoint.split_listen_address(settings.listen)
+    host, port = forms.split_host_port(settings.listen)
     asked = parts.hostname or ""
     names = {host} | (_THIS_MACHINE if host in _THIS_MACHINE | _EVERY_ADDRESS else set())
     return asked in names and (any_port or parts.port == port)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from rmqd.config.model.forms import split_host_port
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import doubled
 from rmqd.runtime.event_loop import settle_garbage_collection
@@ -42,18 +43,12 @@ def share_of_descriptors() -> int:
     return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else max(MIN_CONNECTIONS, soft // 4)
 
 
-def split_listen_address(listen: str) -> tuple[str, int]:
-    """Split `host:port` or `[v6]:port`."""
-    host, _, port = listen.rpartition(":")
-    return host.removeprefix("[").removesuffix("]"), int(port)
-
-
 def listen_on(listen: str) -> socket.socket:
     """Open a non-blocking socket that listens on `host:port`. Raises ListenError."""
-    host, port = split_listen_address(listen)
+    host, port = split_host_port(listen)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, protocol)
         try:
