@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, end_for_errors
+from rmqd.cli.terminal.cluster_command import ClusterOptions, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
@@ -40,7 +40,8 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
     of_daemon = {} if http is None and target.config is None else _ask_daemon(cluster, group, http)
 
     async def ask(client: instance.ClientInstance) -> diagnosis_queries.Diagnosis:
-        topics = [target.wrapped(topic) for topic in _configured(target, group)]
+        configured = target.groups.get(group)
+        topics = [] if configured is None else [target.wrapped(topic) for topic in configured.subscriptions]
         found = cluster_findings.findings_of_daemon(of_daemon, group, options.namespace)
         return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
 
@@ -65,12 +66,6 @@ def _ask_daemon(cluster: ClusterOptions, group: str, http: str | None) -> Mappin
             fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; omit --http to ask only the brokers")
         return {}
     return next((one for one in groups if one.get("name") == group), {})
-
-
-def _configured(target: ClusterTarget, group: str) -> list[str]:
-    """Return the topics of the group's configured subscriptions."""
-    configured = None if target.config is None else target.config.groups.get(group)
-    return [] if configured is None else list(configured.subscriptions)
 
 
 def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:

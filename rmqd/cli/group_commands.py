@@ -269,12 +269,11 @@ async def _read(
 
 def _topics_by_group(groups: list[str] | None, target: ClusterTarget) -> dict[str, Iterable[str] | None]:
     config = target.config
-    known = {} if config is None else config.groups
     wanted: dict[str, Iterable[str] | None] = {}
-    for name in groups or known:
+    for name in groups or target.groups:
         if not groups and config is not None and target.cluster not in (None, config.cluster_name(name)):
             continue
-        settings = known.get(name)
+        settings = target.groups.get(name)
         if settings is not None and settings.message_model == "broadcasting":
             typer.echo(f"rmqd: {name} is broadcasting: each member keeps its own offsets, so it is omitted", err=True)
         else:

@@ -22,7 +22,6 @@ with lazily():
     from rmqd.cli import offset_changes
     from rmqd.client import brokers as broker_queries
     from rmqd.client import group_reader, instance
-    from rmqd.config.model import group_model
     from rmqd.operate.resets import reset_plan
 
 _QUEUES: Final[Columns] = ("topic", "broker", "queue", "committed", "min", "max", "lag", ("age", "lag_seconds"))
@@ -73,13 +72,9 @@ def reset(
     )
 
 
-def _configured(target: ClusterTarget, group: str) -> group_model.GroupConfig | None:
-    return None if target.config is None else target.config.groups.get(group)
-
-
 def _topics(target: ClusterTarget, group: str) -> list[str]:
     """Return the topics of a group by its configuration, else by its offsets. Ends the command if there are none."""
-    if (configured := _configured(target, group)) is not None:
+    if (configured := target.groups.get(group)) is not None:
         return sorted(configured.subscriptions)
 
     async def ask(client: instance.ClientInstance) -> list[str]:
@@ -96,7 +91,7 @@ def _change(
     target: ClusterTarget, group: str, topic: str, goal: reset_plan.Goal, scope: reset_plan.Scope
 ) -> reset_plan.OffsetChange:
     """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
-    configured = _configured(target, group)
+    configured = target.groups.get(group)
     if configured is not None and configured.message_model == "broadcasting":
         fail(ExitCode.FAILURE, f"rmqd: {reset_plan.broadcasting(group)}")
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
