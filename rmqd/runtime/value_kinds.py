@@ -8,6 +8,7 @@ use options need no pydantic, so it is imported when a model is built or a value
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -200,14 +201,9 @@ class Integer(ValueKind):
     word: str = ""
 
     def check(self, value: object) -> int | str:
-        number = value
         if self.word and isinstance(value, str) and value == self.word:
             return self.word
-        if isinstance(value, Substituted):
-            try:
-                number = int(value)
-            except ValueError:
-                raise wrong(f"{show(value)} is not a whole number", self._accepted()) from None
+        number = _substituted(value, int)
         if isinstance(number, bool) or not isinstance(number, int):
             raise wrong(f"{show(value)} is not a whole number", self._accepted())
         if number in self.also or (number >= self.minimum and (self.maximum is None or number <= self.maximum)):
@@ -232,12 +228,7 @@ class Share(ValueKind):
     """A number from 0.0 to 1.0."""
 
     def check(self, value: object) -> float:
-        number = value
-        if isinstance(value, Substituted):
-            try:
-                number = float(value)
-            except ValueError:
-                raise wrong(f"{show(value)} is not a number", self._accepted()) from None
+        number = _substituted(value, float)
         if isinstance(number, bool) or not isinstance(number, int | float):
             raise wrong(f"{show(value)} is not a number", self._accepted())
         if 0 <= number <= 1:
@@ -392,6 +383,13 @@ class HookNames(ValueKind):
 def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON Schema of a value that may also be written as `${...}`."""
     return {"anyOf": [*choices, {"type": "string", "pattern": r"\$\{.+\}"}]}
+
+
+def _substituted(value: object, make: Callable[[str], T]) -> object:
+    """Return the number in a text from `${...}`, if it is one. Other values are unchanged."""
+    with contextlib.suppress(ValueError):
+        return make(value) if isinstance(value, Substituted) else value
+    return value
 
 
 def _quantity_error(value: object, error: ValueError) -> str:
