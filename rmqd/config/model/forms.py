@@ -238,21 +238,12 @@ def split_host_port(text: str) -> tuple[str, int]:
     return match[1].strip("[]"), int(match[2])
 
 
-def is_host_port(text: str) -> bool:
-    """Return whether this is an address to connect to."""
+def is_host_port(text: str, min_port: int = 1) -> bool:
+    """Return whether this is an address to connect to, or with port 0, which selects a free port, to listen on."""
     try:
-        return split_host_port(text)[1] > 0
+        return split_host_port(text)[1] >= min_port
     except ValueError:
         return False
-
-
-def is_listen_address(text: str) -> bool:
-    """Return whether this is an address to listen on; port 0 selects a free port."""
-    try:
-        split_host_port(text)
-    except ValueError:
-        return False
-    return True
 
 
 def is_topic(text: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field
 
 from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOptions
-from rmqd.config.model.forms import NameServerList, Section, is_listen_address, setting
+from rmqd.config.model.forms import NameServerList, Section, is_host_port, setting
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.runtime.files import read_small_file
 from rmqd.runtime.value_kinds import Choice, Flag, Integer, Text
@@ -62,7 +62,7 @@ class ClusterConfig(Section):
         )
 
 
-_LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", is_listen_address)
+_LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", lambda text: is_host_port(text, 0))
 
 
 class HttpConfig(Section):
