@@ -35,8 +35,14 @@ class DaemonOptions:
     output: Output = "table"
 
     def ask(self, question: Callable[[DaemonClient], Answer]) -> Answer:
-        """Return the daemon's response, see `ask`."""
-        return ask(self.config, self.http, self.token_file, question)
+        """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
+        try:
+            return question(find_daemon(self.http, self.config, token_file=self.token_file))
+        except DaemonUnreachableError as error:
+            fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; start it, or give its address with --http or --config")
+        except DaemonRefusedError as error:
+            code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
+            fail(code, f"rmqd: {error}", problems=error.problems)
 
     def say(self, report: dict[str, Any], text: str) -> None:
         """Print the daemon's report, as JSON or as text."""
@@ -147,19 +153,6 @@ def reload(daemon: DaemonOptions) -> None:
     daemon.say(report, f"the configuration was applied ({done or 'no groups'})")
 
 
-def ask(
-    config: Path | None, http: str | None, token_file: Path | None, question: Callable[[DaemonClient], Answer]
-) -> Answer:
-    """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
-    try:
-        return question(find_daemon(http, config, token_file=token_file))
-    except DaemonUnreachableError as error:
-        fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; start it, or give its address with --http or --config")
-    except DaemonRefusedError as error:
-        code = ExitCode.CONFIG if error.problems else ExitCode.FAILURE
-        fail(code, f"rmqd: {error}", problems=error.problems)
-
-
 def status(
     group: Annotated[str | None, typer.Argument(help="Only this group", autocompletion=group_names)] = None,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address")] = None,
@@ -170,7 +163,7 @@ def status(
 
     Example: rmqd status --http 127.0.0.1:9464 -o json
     """
-    document = ask(config, http, None, lambda daemon: daemon.status())
+    document = DaemonOptions(config, http).ask(lambda client: client.status())
     if group is not None:
         document["groups"] = [one for one in document["groups"] if one.get("name") == group]
         if not document["groups"]:
@@ -244,7 +237,7 @@ def top(
 
     Example: rmqd top --http 127.0.0.1:9464
     """
-    daemon, document = ask(config, http, token_file, lambda daemon: (daemon, daemon.status()))
+    daemon, document = DaemonOptions(config, http, token_file).ask(lambda client: (client, client.status()))
     if output == "json":
         say_json(document)
         return
