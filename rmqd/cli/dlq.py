@@ -15,7 +15,6 @@ from rmqd.cli.terminal.cluster_command import (
     ClusterTarget,
     Confirmation,
     end_for_errors,
-    look_up_brokers,
 )
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
@@ -195,7 +194,7 @@ class _Selection:
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
         """
-        brokers = await look_up_brokers(client)
+        brokers = await broker_queries.Brokers.look_up(client)
         await dead_letter_replay.expect_group(brokers, self.name)
         await client.cluster_id.learn(may_write=to_write)
         self.marks.use_identity(client.identity(self.name))
@@ -277,7 +276,7 @@ def _replay(
 
     async def run(client: instance.ClientInstance) -> dead_letter_replay.ReplayOutcome:
         one = dead_letter_replay.Replay(
-            await look_up_brokers(client),
+            await broker_queries.Brokers.look_up(client),
             selection.name,
             selection.marks,
             selection.choice,

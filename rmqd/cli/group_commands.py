@@ -14,7 +14,6 @@ from rmqd.cli.terminal.cluster_command import (
     Confirmation,
     ask_cluster,
     end_for_errors,
-    look_up_brokers,
 )
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
@@ -113,14 +112,14 @@ async def _plan(
     wanted: config_bodies.SetMessageRequestModeRequestBody, client: instance.ClientInstance
 ) -> tuple[list[group_queries.ModeChange], bool]:
     """Return the changes, and whether a broker knows the group."""
-    brokers = await look_up_brokers(client)
+    brokers = await broker_queries.Brokers.look_up(client)
     return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
 
 
 async def _carry_out(
     changes: list[group_queries.ModeChange], client: instance.ClientInstance
 ) -> Mapping[str, RmqdError]:
-    return await group_queries.carry_out(await look_up_brokers(client), changes)
+    return await group_queries.carry_out(await broker_queries.Brokers.look_up(client), changes)
 
 
 def _mode_text(mode: config_bodies.SetMessageRequestModeRequestBody) -> str:
@@ -263,7 +262,7 @@ async def _read(
             if isinstance(error, RemotingError):
                 raise error
     if any(isinstance(error, RouteNotFoundError) for error in errors.values()):
-        await look_up_brokers(client)
+        await broker_queries.Brokers.look_up(client)
     return lags, errors
 
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -52,13 +52,10 @@ def handler_lines(handler: handler_catalogue.HandlerDescription) -> list[str]:
 
 
 def _option_line(option: handler_catalogue.OptionDescription) -> str:
-    need = "required" if option.required else f"default {_as_yaml(option.default)}"
+    default = "none" if option.default is None else json.dumps(option.default, ensure_ascii=False)
+    need = "required" if option.required else f"default {default}"
     described = f": {option.description}" if option.description else ""
     return f"  {option.name} ({option.type}, {need}){described}"
-
-
-def _as_yaml(value: Any) -> str:
-    return "none" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(?:[-_][a-z0-9]+)*")

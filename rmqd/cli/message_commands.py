@@ -162,14 +162,10 @@ def _traces(reports: list[message_queries.MessageTraceReport]) -> list[dict[str,
 
 def _say_traces(reports: list[dict[str, Any]]) -> None:
     for report in reports:
-        _say_trace(report)
-
-
-def _say_trace(report: dict[str, Any]) -> None:
-    output.say([f"message {report['msg_id']}"])
-    output.say_table(("topic", *_MESSAGES[:4], ("reconsumed", "reconsume_times")), report["copies"])
-    output.say_table(_GROUPS, report["groups"]) if report["groups"] else output.say(["no group reads its topic"])
-    output.say_table(_EVENTS, report["events"]) if report["events"] else output.say(["no message trace of it"])
+        output.say([f"message {report['msg_id']}"])
+        output.say_table(("topic", *_MESSAGES[:4], ("reconsumed", "reconsume_times")), report["copies"])
+        output.say_table(_GROUPS, report["groups"]) if report["groups"] else output.say(["no group reads its topic"])
+        output.say_table(_EVENTS, report["events"]) if report["events"] else output.say(["no message trace of it"])
 
 
 def _documents(messages: list[message_queries.FoundMessage]) -> list[dict[str, Any]]:

@@ -18,7 +18,6 @@ from rmqd.cli.terminal.cluster_command import (
     ClusterTarget,
     Confirmation,
     end_for_errors,
-    look_up_brokers,
 )
 from rmqd.cli.terminal.commands import Failed, fail
 from rmqd.cli.terminal.output import Columns, count, document_table, say
@@ -183,7 +182,7 @@ def change_offsets(
 
 
 async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, ResetPlan]:
-    brokers = await look_up_brokers(client)
+    brokers = await Brokers.look_up(client)
     return brokers, await plan_reset(brokers, change)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, look_up_brokers
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupName, duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import Columns, say_table
@@ -78,7 +78,7 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
         return sorted(configured.subscriptions)
 
     async def ask(client: instance.ClientInstance) -> list[str]:
-        reader = group_reader.GroupReader(await look_up_brokers(client), target.wrapped(group))
+        reader = group_reader.GroupReader(await broker_queries.Brokers.look_up(client), target.wrapped(group))
         return sorted(topic for topic in await reader.topics() if not is_retry_topic(topic))
 
     topics = target.shown(target.ask(ask))

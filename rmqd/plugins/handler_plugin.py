@@ -158,9 +158,12 @@ class HandlerPlugin:
         if inspect.isclass(target):
             return cls(name, target, *_class_form(target))
         if isinstance(target, TypedHandler):
-            return cls(name, target, *_typed_function_form(target))
+            typed = TypedForm.of(target, is_bound=True)
+            options = OptionsForm(typed.takes_options(target), "options", typed.options_model(target))
+            return cls(name, target, options, typed)
         if callable(target):
-            return cls(name, target, _function_form(target))
+            _check_no_generator("handler", target)
+            return cls(name, target, OptionsForm.of_function(target, 1, f"expected {_ACCEPTED}"))
         raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
     def validated(self, options: dict[str, Any]) -> Any:
@@ -192,11 +195,6 @@ class HandlerPlugin:
         else:
             loaded = LoadedHandler(self.name, instance.handle, is_async(instance.handle), *own)
         return replace(loaded, end_calls=getattr(instance, "end_calls", None))
-
-
-def _typed_function_form(target: TypedHandler) -> tuple[OptionsForm, TypedForm]:
-    typed = TypedForm.of(target, is_bound=True)
-    return OptionsForm(typed.takes_options(target), "options", typed.options_model(target)), typed
 
 
 def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
@@ -235,11 +233,6 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
         hint = f": call its parameter {options.default} options" if options.default else ""
         raise _misfit(f"has Options, but its constructor does not take them{hint}")
     return replace(options, model=model), typed
-
-
-def _function_form(target: Callable[..., Any]) -> OptionsForm:
-    _check_no_generator("handler", target)
-    return OptionsForm.of_function(target, 1, f"expected {_ACCEPTED}")
 
 
 def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str) -> None:

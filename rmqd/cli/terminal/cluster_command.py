@@ -185,7 +185,7 @@ class ClusterOptions:
         """
 
         async def ask(client: instance.ClientInstance) -> tuple[Answer, Mapping[str, RmqdError]]:
-            return await question(await look_up_brokers(client))
+            return await question(await broker_queries.Brokers.look_up(client))
 
         found, errors = target.ask(ask)
         shown = document(target.shown(found))
@@ -299,15 +299,10 @@ async def _with_client(
     try:
         return await question(client)
     except RouteNotFoundError:
-        await look_up_brokers(client)
+        await broker_queries.Brokers.look_up(client)  # if all brokers are unreachable, a missing route proves nothing
         raise
     finally:
         await client.remoting.close()
-
-
-async def look_up_brokers(client: instance.ClientInstance) -> broker_queries.Brokers:
-    """Return the brokers. Raises NoBrokerError if all are unreachable: a missing route then proves nothing."""
-    return await broker_queries.Brokers.look_up(client)
 
 
 def end_for_errors(errors: Mapping[str, RmqdError], namespaces: Iterable[str], more: Iterable[str] = ()) -> None:

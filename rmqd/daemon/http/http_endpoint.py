@@ -73,11 +73,6 @@ def address_of(sock: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def is_reachable_from_elsewhere(sock: socket.socket) -> bool:
-    """Return whether the socket listens on an address other than this machine's loopback."""
-    return not ip_address(sock.getsockname()[0].partition("%")[0]).is_loopback
-
-
 log = structlog.get_logger(__name__)
 
 FIRST_PAUSE_SECONDS: Final = 1.0
@@ -96,7 +91,7 @@ class HttpEndpoint:
 
     def warn_if_exposed(self, token: str) -> None:
         """Log a warning if the network can reach the endpoint, and no token is set."""
-        if not token and is_reachable_from_elsewhere(self._socket):
+        if not token and not ip_address(self._socket.getsockname()[0].partition("%")[0]).is_loopback:
             log.warning("http.unprotected", listen=self.address, next="set http.token or http.token_file")
 
     async def serve(self, daemon: DaemonControl) -> None:

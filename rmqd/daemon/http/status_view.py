@@ -145,25 +145,16 @@ def cell(queue: dict[str, Any], column: str) -> str:
 
 
 def outcome_text(report: dict[str, Any]) -> str:
-    """Return the outcome of a pause or a resume as text."""
-    return _paused(report) if report["result"] == "paused" else _resumed(report)
-
-
-def _paused(report: dict[str, Any]) -> str:
-    """Return the outcome of a pause as text. It mentions a scope without queues, which may be a typing error."""
-    scope = written_scope(report["scope"])
-    if not scope:
-        return f"{report['group']} is paused"
-    if not report["queues"]:
-        return f"{report['group']}: {scope} is paused; the daemon has no such queue now, and will not consume one"
-    return f"{report['group']}: {scope} is paused ({report['queues']} of the daemon's queues)"
-
-
-def _resumed(report: dict[str, Any]) -> str:
-    scope = written_scope(report["scope"])
+    """Return the outcome of a pause or a resume as text. It mentions a paused scope without queues, which may be a
+    typing error.
+    """
+    scope, result = written_scope(report["scope"]), report["result"]
+    line = f"{report['group']}: {scope} is {result}" if scope else f"{report['group']} is {result}"
+    if result == "paused" and scope:
+        few = f"{line} ({report['queues']} of the daemon's queues)"
+        return few if report["queues"] else f"{line}; the daemon has no such queue now, and will not consume one"
     still = "; ".join(written_scope(pause) or "the whole group" for pause in report["pauses"])
-    line = f"{report['group']}: {scope} is resumed" if scope else f"{report['group']} is resumed"
-    return f"{line}; still paused: {still}" if still else line
+    return f"{line}; still paused: {still}" if still and result == "resumed" else line
 
 
 def written_scope(scope: dict[str, Any]) -> str:
