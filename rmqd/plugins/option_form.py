@@ -20,7 +20,8 @@ from rmqd.config.load import hide_options
 from rmqd.config.model.forms import model_at
 from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.handler_api.typed import signatures
-from rmqd.runtime.value_kinds import Substituted, as_list
+from rmqd.runtime.plain_text import with_texts
+from rmqd.runtime.value_kinds import as_list
 
 
 def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
@@ -141,7 +142,7 @@ class OptionsForm:
                 message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
                 raise plugin_fault(message, "options", at_key=True)
             return options
-        given = _plain(options)
+        given = with_texts(options, str)  # a plugin must not see the class of text from `${...}`
         hide_options(options)
         if self.model is None:
             return given
@@ -186,17 +187,6 @@ def model_of(
 
 def with_article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeiou' else 'a'} {word}"
-
-
-def _plain(value: Any) -> Any:
-    """Return options with ordinary strings, because a plugin must not see the class of text from `${...}`."""
-    if isinstance(value, Substituted):
-        return str(value)
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return value
 
 
 def _at(options: Any, path: KeyPath) -> object:

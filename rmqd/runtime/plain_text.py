@@ -96,13 +96,18 @@ def printable_lines(text: str, indent: str = "    ") -> str:
 
 def printable_values(value: Any) -> Any:
     """Return a JSON document with all its texts made printable."""
+    return with_texts(value, printable)
+
+
+def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a JSON document with its texts replaced by `change`, except the keys."""
     match value:
         case str():
-            return printable(value)
+            return change(value)
         case list():
-            return [printable_values(member) for member in value]
+            return [with_texts(member, change) for member in value]
         case dict():
-            return {key: printable_values(member) for key, member in value.items()}
+            return {key: with_texts(member, change) for key, member in value.items()}
         case _:
             return value
 
