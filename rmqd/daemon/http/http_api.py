@@ -71,7 +71,7 @@ class HttpApi:
 
     def app(self) -> Starlette:
         """The ASGI app with all endpoints."""
-        named, changing = self._named, self._changing
+        named, changing = self._checked, partial(self._checked, is_change=True)
         return Starlette(
             routes=[
                 Route("/livez", self.livez),
@@ -222,15 +222,9 @@ class HttpApi:
     async def _status(self) -> dict[str, Any]:
         return await status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
 
-    def _named(self, endpoint: Endpoint) -> Endpoint:
+    def _checked(self, endpoint: Endpoint, *, is_change: bool = False) -> Endpoint:
         async def checked(request: Request) -> Response:
-            return _refusal(self._check_names(request)) or await endpoint(request)
-
-        return checked
-
-    def _changing(self, endpoint: Endpoint) -> Endpoint:
-        async def checked(request: Request) -> Response:
-            refusal = self._check_names(request) or self._check_change(request)
+            refusal = self._check_names(request) or (self._check_change(request) if is_change else None)
             return _refusal(refusal) or await endpoint(request)
 
         return checked
