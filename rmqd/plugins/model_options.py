@@ -78,6 +78,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
     """
     options: dict[str, Any] = {one.name: getattr(settings, one.name) for one in fields(GroupKeys)}
     circuit, records = settings.circuit_breaker, settings.deduplicate
+    canary = None if settings.handler is None else settings.handler.canary
     file = f"{state_directory}/deduplicate/{name}.sqlite3"
     options |= {
         "group": wrap_namespace(name, namespace),
@@ -91,16 +92,11 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "failures": _failures(settings),
         "circuit": CircuitOptions(**dict(circuit)) if circuit.is_on else None,
         "deduplication": DeduplicationOptions(**dict(records) | {"url": records.url or file}) if records else None,
-        "canary": _canary(settings),
+        "canary": CanaryOptions(canary.share, canary.by, canary.mode) if canary else None,
         "offset_store": load_offset_store(name, settings),
         "trace": TraceOptions(settings.trace_topic, settings.trace_msg_batch_num) if settings.enable_trace else None,
     }
     return ConsumerOptions(**options)
-
-
-def _canary(settings: GroupConfig) -> CanaryOptions | None:
-    one = None if settings.handler is None else settings.handler.canary
-    return None if one is None else CanaryOptions(one.share, one.by, one.mode)
 
 
 def _failures(settings: GroupConfig) -> FailureOptions | None:

@@ -253,7 +253,7 @@ class TerminalScreen:
     @contextlib.contextmanager
     def taken(self) -> Iterator[None]:
         """Read single keys without echo. Signals that end a process end the view first."""
-        handled = {signal.SIGWINCH: self._on_signal, signal.SIGTERM: _end, signal.SIGHUP: _end}
+        handled = {signal.SIGWINCH: lambda *_: self.wake(), signal.SIGTERM: _end, signal.SIGHUP: _end}
         before = {number: signal.signal(number, handler) for number, handler in handled.items()}
         self._settings = termios.tcgetattr(self._keys)
         self._open()
@@ -305,9 +305,6 @@ class TerminalScreen:
         if not sent:
             raise EOFError
         return list(keys_in(sent.decode(errors="replace")))
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.wake()
 
 
 def _end(number: int, _frame: FrameType | None) -> None:

@@ -95,11 +95,9 @@ class LocalGroups:
 
     async def view(self, *, with_queues: bool = True) -> HostView:
         await asyncio.gather(*(one.refresh(with_queues=with_queues) for one in self._worker_groups().values()))
-        return HostView((await self.read() if with_queues else self.snapshot(),))
-
-    async def read(self) -> ProcessSnapshot:
-        """Return the snapshot with all queues, which are read in slices."""
-        return self._snapshot([await group.read() for group in list(self._groups.values())])
+        groups = list(self._groups.values())
+        read = [await group.read() if with_queues else group.snapshot() for group in groups]
+        return HostView((self._snapshot(read),))
 
     def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced ones."""
