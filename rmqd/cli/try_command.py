@@ -21,7 +21,6 @@ from rmqd.wire.topics import dlq_topic, wrap_namespace
 with lazily():
     from rmqd.operate.try_handler import selection as trial_selection
     from rmqd.operate.try_handler import trial as trials
-    from rmqd.operate.try_handler import trial_process
 
 if TYPE_CHECKING:
     from rmqd.wire.messages.message import CorruptMessage, Message
@@ -43,7 +42,7 @@ class TrialReporter:
     _batches: int = 0
     _outcomes: Counter[str] = field(default_factory=Counter)
 
-    def batch(self, report: trial_process.BatchReport) -> None:
+    def batch(self, report: trials.BatchReport) -> None:
         self._batches += 1
         self.failures += report.result.is_failure
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
@@ -77,7 +76,7 @@ class TrialReporter:
 
 
 def document(
-    message: Message, verdict: trial_process.TrialDecision, report: trial_process.BatchReport, lie_in: str
+    message: Message, verdict: trials.TrialDecision, report: trials.BatchReport, lie_in: str
 ) -> dict[str, Any]:
     result = report.result
     return _place(message, lie_in) | {
@@ -172,7 +171,7 @@ def _next(finding: trials.BisectResult, name: str, lie_in: str) -> list[str]:
     return lines
 
 
-def _decided(verdict: trial_process.TrialDecision, result: trial_process.CallResult) -> str:
+def _decided(verdict: trials.TrialDecision, result: trials.CallResult) -> str:
     match verdict.outcome:
         case "retried" if verdict.rest_seconds is not None:
             text = f"again in place after {verdict.rest_seconds:g} s"
@@ -187,7 +186,7 @@ def _decided(verdict: trial_process.TrialDecision, result: trial_process.CallRes
     return f"{text}, {result.closing}" if result.closing else text
 
 
-def _why(report: trial_process.BatchReport) -> list[str]:
+def _why(report: trials.BatchReport) -> list[str]:
     result = report.result
     if result.error is None:
         return []
@@ -275,15 +274,13 @@ def try_group(
         )
         fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages{hint if selection.waiting else ''}")
     lie_in = dlq_topic(ours.name) if chosen.are_dead_letters else ""
-    trial = trial_process.HandlerTrial(ours.config, longest)
+    trial = trials.HandlerTrial(ours.config, longest)
     if bisect:
         raise typer.Exit(_bisect(ours, chosen, trial, lie_in, as_json=cluster.as_json))
     raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
 
 
-def _try(
-    ours: OwnGroup, chosen: trial_selection.Chosen, trial: trial_process.HandlerTrial, reporter: TrialReporter
-) -> int:
+def _try(ours: OwnGroup, chosen: trial_selection.Chosen, trial: trials.HandlerTrial, reporter: TrialReporter) -> int:
     import asyncio
 
     async def run() -> None:
@@ -304,7 +301,7 @@ def _try(
 
 
 def _bisect(
-    ours: OwnGroup, chosen: trial_selection.Chosen, trial: trial_process.HandlerTrial, lie_in: str, *, as_json: bool
+    ours: OwnGroup, chosen: trial_selection.Chosen, trial: trials.HandlerTrial, lie_in: str, *, as_json: bool
 ) -> int:
     import asyncio
 

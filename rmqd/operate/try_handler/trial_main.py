@@ -39,7 +39,7 @@ from rmqd.handler_api.batch import (
 )
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.operate.try_handler.selection import Author, place_of
-from rmqd.operate.try_handler.trial_process import CallResult, TrialDecision
+from rmqd.operate.try_handler.trial import CallResult, TrialDecision
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of

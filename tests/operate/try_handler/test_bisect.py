@@ -10,8 +10,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqd.operate.try_handler.trial import Bisection, BisectResult
-from rmqd.operate.try_handler.trial_process import BatchReport, CallResult, HandlerTrial, TrialDecision
+from rmqd.operate.try_handler.trial import (
+    BatchReport,
+    Bisection,
+    BisectResult,
+    CallResult,
+    HandlerTrial,
+    TrialDecision,
+)
 from rmqd.testing import make_message
 from rmqd.wire.messages.message import Message
 

@@ -13,8 +13,8 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.batch_worker import batch_in_background
 from rmqd.handler_api.batch import AGAIN
+from rmqd.operate.try_handler.trial import TrialDecision
 from rmqd.operate.try_handler.trial_main import is_failure, verdicts_of
-from rmqd.operate.try_handler.trial_process import TrialDecision
 from rmqd.testing import make_message
 from tests.consumer.groups import group_options, handler_of
 
