@@ -26,8 +26,12 @@ from rmqd.config.reading.config_source import NOTE, Source, find_config, read_so
 from rmqd.config.reading.yaml_tree import Items, Node, SubstitutionError, YamlMapping, substitute
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
-from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_possible_secret
+from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_unnamed
 from rmqd.runtime.value_kinds import Duration, Size, Substituted, Text, key_of
+
+with lazily():
+    from rmqd.runtime.logs import log_setup
 
 LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
 
@@ -267,11 +271,9 @@ def configure_log(config: RootConfig, *, worker: int | None = None, as_json: boo
 
     `worker` as in `configure_logging`; `as_json` replaces the configured format.
     """
-    from rmqd.runtime.logs.log_setup import configure_logging
-
     given_config(config)
     log_format = "json" if as_json else config.log.format
-    configure_logging(config.log.level, log_format, worker=worker, namespaces=config.namespaces)
+    log_setup.configure_logging(config.log.level, log_format, worker=worker, namespaces=config.namespaces)
 
 
 def hide_options(options: Mapping[str, Any], made: object = None) -> None:

@@ -15,7 +15,11 @@ from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.config.rules.spark_rules import missing_findings, spark_findings, url_problem
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.errors import InvalidNameError, install_command
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import check_group, check_topic, is_light_queue, retry_topic, wrap_namespace
+
+with lazily():
+    from rmqd.client.remoting import security
 
 _URLS: Final = {"redis": ("redis://", "rediss://", "unix://"), "postgresql": ("postgresql://", "postgres://")}
 _PACKAGES: Final = {"redis": ("redis",), "postgresql": ("psycopg", "psycopg_pool")}
@@ -120,9 +124,7 @@ def _client_findings(client: ClientConfig, at: KeyPath) -> Iterator[ConfigFindin
         if getattr(tls, one) and not getattr(tls, other):
             yield ConfigFinding((*at, "tls", other), f"missing with {one}; expected both or neither", missing=True)
     if tls.enabled and bool(tls.cert_file) == bool(tls.key_file):
-        from rmqd.client.remoting.security import file_problems
-
-        for problem in file_problems(tls.options()):
+        for problem in security.file_problems(tls.options()):
             yield ConfigFinding((*at, "tls", problem.key), f"{problem.message}; expected a valid PEM file")
 
 

@@ -106,14 +106,12 @@ class HttpApi:
 
         The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
         """
-        await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
-        from rmqd.daemon.metrics.exposition import render
-
+        exposition = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
         view = await self._daemon.host.view()
         if not view.processes:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
         accept, config = request.headers.get("accept", ""), self._daemon.config.metrics
-        body, content_type = await render(view, self._daemon.about(), accept, config)
+        body, content_type = await exposition.render(view, self._daemon.about(), accept, config)
         headers = {"content-type": content_type, "vary": "accept-encoding"}
         if not _GZIP.search(request.headers.get("accept-encoding", "")):
             return Response(body, headers=headers)
