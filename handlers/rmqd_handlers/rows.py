@@ -114,7 +114,7 @@ class RowsRefusedError(Exception):
 class WriteTarget:
     """A table as the database describes it, or a statement."""
 
-    parts: Mapping[str, Callable[[Opened], Any]]
+    parts: Mapping[str, Callable[[ParsedMessage], Any]]
     """The values of a row, by name."""
     key: Sequence[str]
     """The parts that determine the order of rows."""

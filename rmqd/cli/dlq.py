@@ -86,15 +86,17 @@ class LetterOptions:
         )
 
 
-async def marks_reader(target: ClusterTarget, client: instance.ClientInstance) -> Callable[[str], dead_letter.Marks]:
+async def marks_reader(
+    target: ClusterTarget, client: instance.ClientInstance
+) -> Callable[[str], dead_letter.LetterMarks]:
     """Return a function that reads the marks of a group's settled dead letters. Both raise RmqdError.
 
     The group's name is as brokers know it.
     """
     await client.cluster_id.learn(may_write=False)
 
-    def read(group: str) -> dead_letter.Marks:
-        marks = dead_letter.Marks(target.state_dir, group)
+    def read(group: str) -> dead_letter.LetterMarks:
+        marks = dead_letter.LetterMarks(target.state_dir, group)
         marks.use_identity(client.identity(group))
         marks.load()
         return marks
@@ -177,7 +179,7 @@ class _Selection:
     target: ClusterTarget
     group: str
     name: str
-    marks: dead_letter.Marks
+    marks: dead_letter.LetterMarks
     choice: dead_letter.DeadLetterFilter
 
     @classmethod
@@ -189,7 +191,7 @@ class _Selection:
 
     async def plan(
         self, client: instance.ClientInstance, *, to_write: bool
-    ) -> tuple[broker_queries.Brokers, dead_letter_replay.Plan, dict[str, RmqdError]]:
+    ) -> tuple[broker_queries.Brokers, dead_letter_replay.DeadLetterPlan, dict[str, RmqdError]]:
         """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
@@ -203,7 +205,7 @@ class _Selection:
         self.marks.load()
         return brokers, *await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
-    def lines(self, plan: dead_letter_replay.Plan, purpose: str = "") -> list[str]:
+    def lines(self, plan: dead_letter_replay.DeadLetterPlan, purpose: str = "") -> list[str]:
         """Return the first lines of a plan: the chosen letters by reason and topic."""
         width = len(str(max(plan.reasons.values(), default=0)))
         kinds = plan.reasons.most_common()
@@ -243,7 +245,7 @@ def replay(
 
     async def make(
         client: instance.ClientInstance,
-    ) -> tuple[dead_letter_replay.Plan, list[group_reader.MemberReport], dict[str, RmqdError]]:
+    ) -> tuple[dead_letter_replay.DeadLetterPlan, list[group_reader.MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
         who, unasked = await dead_letter_replay.receivers(brokers, selection.name)
         return plan, who, {**errors, **unasked}
@@ -270,7 +272,7 @@ def replay(
 
 
 def _replay(
-    selection: _Selection, plan: dead_letter_replay.Plan, who: list[group_reader.MemberReport], rate: float
+    selection: _Selection, plan: dead_letter_replay.DeadLetterPlan, who: list[group_reader.MemberReport], rate: float
 ) -> dead_letter_replay.ReplayOutcome:
     progress = CommandProgress(plan.chosen, "replayed")
 
@@ -294,7 +296,7 @@ def _replay(
 
 
 def _replay_lines(
-    selection: _Selection, plan: dead_letter_replay.Plan, who: list[group_reader.MemberReport], rate: float
+    selection: _Selection, plan: dead_letter_replay.DeadLetterPlan, who: list[group_reader.MemberReport], rate: float
 ) -> list[str]:
     lines = selection.lines(plan)
     if any(one.orderly for one in who):
@@ -322,7 +324,7 @@ def _outcome_lines(outcome: dead_letter_replay.ReplayOutcome, left: int) -> list
 
 
 def _replayed(
-    group: str, plan: dead_letter_replay.Plan, outcome: dead_letter_replay.ReplayOutcome, left: int
+    group: str, plan: dead_letter_replay.DeadLetterPlan, outcome: dead_letter_replay.ReplayOutcome, left: int
 ) -> dict[str, Any]:
     return {
         "group": group,
@@ -372,7 +374,7 @@ def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOp
     end_for_errors({**unasked, **errors}, [target.options.namespace])
 
 
-def _purged(group: str, plan: dead_letter_replay.Plan, purged: int) -> dict[str, Any]:
+def _purged(group: str, plan: dead_letter_replay.DeadLetterPlan, purged: int) -> dict[str, Any]:
     return {
         "group": group,
         "chosen": plan.chosen,
@@ -384,7 +386,10 @@ def _purged(group: str, plan: dead_letter_replay.Plan, purged: int) -> dict[str,
 
 
 async def _purge(
-    client: instance.ClientInstance, plan: dead_letter_replay.Plan, selection: _Selection, progress: CommandProgress
+    client: instance.ClientInstance,
+    plan: dead_letter_replay.DeadLetterPlan,
+    selection: _Selection,
+    progress: CommandProgress,
 ) -> tuple[int, dict[str, RmqdError]]:
     purged, errors = 0, dict[str, RmqdError]()
     with progress:

@@ -88,7 +88,7 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
 
 
 def _change(
-    target: ClusterTarget, group: str, topic: str, goal: reset_plan.Goal, scope: reset_plan.Scope
+    target: ClusterTarget, group: str, topic: str, goal: reset_plan.ResetGoal, scope: reset_plan.QueueSelection
 ) -> reset_plan.OffsetChange:
     """Return the change, with the names at the brokers. Ends the command if the group is configured as broadcasting."""
     configured = target.groups.get(group)
@@ -97,7 +97,7 @@ def _change(
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
-def _goal(to: str | None, skip: int | None) -> reset_plan.Goal:
+def _goal(to: str | None, skip: int | None) -> reset_plan.ResetGoal:
     if (to is None) == (skip is None):
         raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
     if skip is not None:

@@ -280,7 +280,9 @@ def try_group(
     raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
 
 
-def _try(ours: OwnGroup, chosen: trial_selection.Chosen, trial: trials.HandlerTrial, reporter: TrialReporter) -> int:
+def _try(
+    ours: OwnGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, reporter: TrialReporter
+) -> int:
     import asyncio
 
     async def run() -> None:
@@ -301,7 +303,7 @@ def _try(ours: OwnGroup, chosen: trial_selection.Chosen, trial: trials.HandlerTr
 
 
 def _bisect(
-    ours: OwnGroup, chosen: trial_selection.Chosen, trial: trials.HandlerTrial, lie_in: str, *, as_json: bool
+    ours: OwnGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, lie_in: str, *, as_json: bool
 ) -> int:
     import asyncio
 

@@ -27,7 +27,7 @@ from rmqd.config.reading.yaml_tree import Items, Node, SubstitutionError, YamlMa
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
 from rmqd.runtime.lazy_imports import lazily
-from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_unnamed
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_possible_secret
 from rmqd.runtime.value_kinds import Duration, Size, Substituted, Text, key_of
 
 with lazily():

@@ -16,7 +16,7 @@ from rmqd.client.client_options import TraceOptions
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.handler_api.leases.lease_opening import StoreName
 from rmqd.offset_stores import OffsetStore
-from rmqd.runtime.value_kinds import Duration, HookNames, Share, Size, Text, Whole, key, with_kinds
+from rmqd.runtime.value_kinds import Duration, HookNames, Integer, Share, Size, Text, key, with_kinds
 from rmqd.wire.topics import unwrap_namespace
 
 MessageModel = Literal["clustering", "broadcasting"]

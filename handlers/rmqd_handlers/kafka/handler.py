@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from rmqd import Batch, Message
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse, valid
 from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, Topic, Written, again_for, is_missing
-from rmqd_handlers.message_values import MessageValue, Opened, as_bytes
+from rmqd_handlers.message_values import MessageValue, ParsedMessage, as_bytes
 from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
 
 if TYPE_CHECKING:

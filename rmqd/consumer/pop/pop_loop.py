@@ -146,7 +146,7 @@ class PopLoop(RequestLoop):
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
         self._acceptor.choose_by(subscription.tags_set)
-        self._fields = self._source.fields(context.rate_limit.most(self._batch))
+        self._fields = self._source.fields(context.rate_limit.batch_limit(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
         """Pop repeatedly. The broker holds only the pops of the first task; the others pop only while messages wait."""

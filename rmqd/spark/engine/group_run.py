@@ -59,7 +59,7 @@ class GroupRun:
         self._spec = spec
         self._parts = parts
         self._clock = clock
-        self._figures = Figures(spec.options, clock)
+        self._figures = DriverFigures(spec.options, clock)
         self._loop = asyncio.get_running_loop()
         self._log = log.bind(group=spec.name)
         self._stop = asyncio.Event()

@@ -123,7 +123,7 @@ def with_pinned_schema(
     Raises RmqdError if no message shows the schema.
     """
     spark = spec.spark
-    if not is_inferred({name: str(value) for name, value in spark.options.items()}):
+    if not has_inferred_schema({name: str(value) for name, value in spark.options.items()}):
         return spec
     name = next(name for name in spark.options if name.lower() == SCHEMA.lower())  # Spark reads it in any case
     schema = _kept(folder) or _inferred(spec.name, options, starting, folder)

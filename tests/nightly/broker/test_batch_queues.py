@@ -10,6 +10,7 @@ import pytest
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
+from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.store.journal import JournalKind
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.bodies.heartbeat_data import java_hash
@@ -25,17 +26,9 @@ from tests.nightly.broker.asking import Asking
 BATCH, MAX_OFFSET, MIN_OFFSET = 320, 30, 31
 
 
-class OfTag:
-    """Lets one tag pass."""
-
-    def __init__(self, tag: str) -> None:
-        self._code = java_hash(tag)
-
-    def matches_code(self, tags_code: int) -> bool:
-        return tags_code == self._code
-
-    def matches_record(self, record: bytes) -> bool:
-        return True
+def of_tag(tag: str) -> MessageFilter:
+    """Return the filter of a pull for one tag."""
+    return MessageFilter(frozenset({java_hash(tag)}))
 
 
 def put_batch(store: MessageStore, *members: str, tag: str = "") -> int:
@@ -94,8 +87,8 @@ def test_reads_have_limits_of_their_own() -> None:
 
 
 def test_a_filter_sees_the_tag_of_the_batch(store: MessageStore) -> None:
-    got = store.get("T", 0, 0, 32, OfTag("y"))
-    nothing = store.get("T", 0, 5, 32, OfTag("y"))
+    got = store.get("T", 0, 0, 32, of_tag("y"))
+    nothing = store.get("T", 0, 5, 32, of_tag("y"))
 
     assert (got.status, len(got.records), got.next_begin_offset) == ("FOUND", 1, 6)
     assert (nothing.status, nothing.next_begin_offset) == ("NO_MATCHED_MESSAGE", 6)

@@ -12,7 +12,7 @@ from rmqd.broker.store.message_store import MessageStore
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.stores import bodies, in_folder, in_memory, messages, put
 from tests.clock import ManualClock
-from tests.nightly.broker.test_store_reads import Tagged
+from tests.nightly.broker.test_store_reads import tagged
 
 
 async def test_a_filtered_read_looks_at_800_messages() -> None:
@@ -21,7 +21,7 @@ async def test_a_filtered_read_looks_at_800_messages() -> None:
     for _ in range(900):
         put(store, tag="b")
 
-    assert store.get("T", 0, 0, 32, Tagged("a")).next_begin_offset == 800
+    assert store.get("T", 0, 0, 32, tagged("a")).next_begin_offset == 800
 
 
 async def test_a_store_stays_below_its_size() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from rmqd.broker.broker_settings import BrokerSettings
+from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.broker.store.queue_store import GetMessageStatus as Status
 from rmqd.errors import InvalidMessageError
@@ -18,17 +17,9 @@ from tests.clock import ManualClock
 HOURS = 3600.0
 
 
-@dataclass(frozen=True)
-class Tagged:
-    """A filter by one tag, as a pull has it."""
-
-    tag: str
-
-    def matches_code(self, tags_code: int) -> bool:
-        return tags_code == java_hash(self.tag)
-
-    def matches_record(self, record: bytes) -> bool:
-        return messages(record)[0].tags == self.tag
+def tagged(tag: str) -> MessageFilter:
+    """Return the filter of a pull for one tag."""
+    return MessageFilter(frozenset({java_hash(tag)}))
 
 
 async def test_a_message_is_read_as_it_was_sent() -> None:
@@ -124,9 +115,9 @@ async def test_a_filtered_read_stops_when_it_is_full_and_goes_on_behind_what_it_
     for number in range(50):
         put(store, str(number), tag="a" if number < 3 else "b")
 
-    full = store.get("T", 0, 0, 3, Tagged("a"))
-    roomy = store.get("T", 0, 0, 32, Tagged("a"))
-    nothing = store.get("T", 0, 5, 32, Tagged("c"))
+    full = store.get("T", 0, 0, 3, tagged("a"))
+    roomy = store.get("T", 0, 0, 32, tagged("a"))
+    nothing = store.get("T", 0, 5, 32, tagged("c"))
 
     assert (len(full.records), full.next_begin_offset) == (3, 3)
     assert (len(roomy.records), roomy.next_begin_offset) == (3, 50)

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, admin
 
 from rmqd_handlers.kafka.handler import NotConfirmedError, TopicMissingError
-from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, again_for, is_refused
+from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, again_for
 from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.handlers.test_kafka import (
     Broker,
@@ -251,8 +251,8 @@ def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
     refused = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=True)
     left_out = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=False)
 
-    again = again_for(written, [None, refused, None, None, refused, None], is_refused)
-    none = again_for(written, [left_out, None, None, None, None, None], is_refused)
+    again = again_for(written, [None, refused, None, None, refused, None], lambda failure: failure.is_refusal)
+    none = again_for(written, [left_out, None, None, None, None, None], lambda failure: failure.is_refusal)
 
     assert [record.value for _, record in again] == [b"1", b"3", b"4"]
     assert none == []
