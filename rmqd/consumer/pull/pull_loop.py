@@ -149,8 +149,9 @@ class PullLoop(PulledQueue):
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
         offset = self.process_queue.next_offset
-        most, carry = self._validation.batch_limit(offset, self._batch_size), None
-        if self.asked_at - self._carried_at >= CARRY_SECONDS:
+        most, carry = self._validation.most(offset, self._batch_size), None
+        has_news = self.process_queue.commit_offset() != self._context.store.committed.get(self._message_queue)
+        if has_news and self.asked_at - self._carried_at >= CARRY_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
         self.answered_at = self._context.clock.monotonic()
@@ -210,7 +211,6 @@ class PullLoop(PulledQueue):
         self._failed_since_success = self._validation.made_progress(self.process_queue.next_offset)
 
     async def _not_found(self, reply: RemotingCommand) -> None:
-        self._failed_since_success = True
         if reply.code in NOTHING:
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
@@ -223,9 +223,11 @@ class PullLoop(PulledQueue):
             if self.is_behind or self.process_queue.next_offset != asked:
                 self._context.idle.discard(self._message_queue)
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
+                self._failed_since_success = True
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return
-            self._is_well()
+            if self._failed_since_success:
+                self._is_well()
         elif reply.code == MOVED:
             await self.offset_moved(reply)
         else:
