@@ -97,7 +97,7 @@ class RouteTable:
         self.problem: str | None = None
         """The reason why routes are out of date while no name server answers."""
         self.version = 0
-        """Increases whenever routes or addresses may have changed."""
+        """Increases whenever routes or addresses have changed."""
 
     def on_change(self, callback: Callable[[frozenset[str]], None]) -> None:
         """Call `callback(topics)` after each change with the changed topics. It must not block or raise."""
@@ -267,14 +267,16 @@ class RouteTable:
             elif self._is_gone(learned):
                 changes[learned.topic] = None
         before, self._routes = self._routes, self._routes.replaced(changes)
-        self.version += 1
         changed = frozenset(topic for topic in changes if before.differs(self._routes, topic))
         for topic in changed & self._watched.keys():
             if topic in before.by_topic and before.readable(topic) != self._routes.readable(topic):
                 self._watched[topic].changed_at = self._clock.monotonic()
         if changed:
             log.info("route.changed", topics=sorted(changed), brokers=sorted(self._routes.brokers))
-        if self._missing_brokers.update(before.brokers, self._routes.brokers) or changed:
+        is_over = self._missing_brokers.update(before.brokers, self._routes.brokers)
+        if changed or is_over or before.brokers != self._routes.brokers:
+            self.version += 1
+        if changed or is_over:
             for callback in self._callbacks:
                 callback(changed)
 

@@ -109,8 +109,12 @@ async def test_the_same_route_in_another_order_is_no_change(table: Table, peer: 
     async with running(table.run()):
         await table.clock.until(lambda: table.changes, "the first route")
         table.known["T"] = TopicRouteData(route.queue_datas[::-1], route.broker_datas[::-1])
+        version = table.version
         await table.clock.advance(3 * REFRESH_INTERVAL_SECONDS)
-    assert table.changes == [frozenset({"T"})]
+        assert table.version == version
+        table.known["T"] = route_of({"a": A, "b": SLAVE})
+        await table.clock.until(lambda: table.version > version, "a changed address")
+    assert table.changes == [frozenset({"T"})] * 2
 
 
 async def test_a_change_of_queues_is_known_to_all_when_everybody_has_looked_again(table: Table) -> None:
