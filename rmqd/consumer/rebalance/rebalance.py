@@ -10,6 +10,7 @@ time: in an orderly group always (`queue_lock`), in other groups for a limited t
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import ClassVar, Final, NamedTuple
 
@@ -216,9 +217,9 @@ class Rebalance:
 
     async def _pass(self, tasks: asyncio.TaskGroup) -> bool:
         """Run one pass over all topics. Return False if another one should follow soon."""
-        members: set[str] = set()
-        topics = list(self._context.subscriptions)
-        results = await asyncio.gather(*(self._share_of(topic, members) for topic in topics))
+        topics, lists = list(self._context.subscriptions), await self._member_lists()
+        members = frozenset[str]().union(*lists.values())
+        results = await asyncio.gather(*(self._share_of(topic, lists.get(topic)) for topic in topics))
         if self._ending.is_set():
             return True
         if members and self._notifications.on_member_list(members):
@@ -245,11 +246,20 @@ class Rebalance:
                 return self._notifications.on_member_list(members)
         return False
 
-    async def _share_of(self, topic: str, everybody: set[str]) -> MemberShare | None:
-        """Return this member's share of a topic; None while it is unknown, or if the queues have changed meanwhile.
+    async def _member_lists(self) -> dict[str, list[str]]:
+        """Return the trusted lists of the group's members by topic. Topics on the same brokers share one request."""
+        if not self._division.is_of_members or self._context.options.message_model == "broadcasting":
+            return {}
+        routes, alike = self._context.client.routes, defaultdict[frozenset[str], list[str]](list)
+        for topic in self._context.subscriptions:
+            if (route := routes.route(topic)) is not None and routes.queues(topic):
+                alike[frozenset(broker.broker_name for broker in route.broker_datas)].append(topic)
+        found = await asyncio.gather(*(self._members.of(topics[0]) for topics in alike.values()))
+        lists = zip(alike.values(), found, strict=True)
+        return {topic: members for topics, members in lists if members is not None for topic in topics}
 
-        Adds the group's members to `everybody`.
-        """
+    async def _share_of(self, topic: str, members: list[str] | None) -> MemberShare | None:
+        """Return this member's share of a topic; None while it is unknown, or if the queues have changed meanwhile."""
         context = self._context
         queues = context.client.routes.queues(topic)
         if not queues:
@@ -258,10 +268,8 @@ class Rebalance:
             return await self._division.share_of(topic, queues, (), ())
         if context.options.message_model == "broadcasting":
             return MemberShare(pulled=frozenset(queues))
-        members = await self._members.of(topic)
         if members is None:
             return None
-        everybody |= set(members)
         await context.ownership.break_locks(topic, queues)
         # a Spark driver that only checks for other members gets no queue
         others = self._engine_conflict.among(members)

@@ -7,6 +7,7 @@ from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.two_masters import Two
 from tests.seen import Seen
 from tests.waiting import eventually
 
@@ -24,7 +25,7 @@ async def test_many_notices_bring_one_pass_a_second(broker: ScriptedBroker, seen
             await broker.peer.push(NOTICE, {"consumerGroup": GROUP}, oneway=True)
             await flowing.sleep(0.01)
         await broker.peer.received(LIST, asked + 1)
-        assert len(broker.peer.got(LIST)) - asked <= 12, "three passes, each over the topic and its retry topic"
+        assert len(broker.peer.got(LIST)) - asked <= 3, "three passes, each with one list for both topics"
 
 
 async def test_a_notice_after_a_quiet_second_is_obeyed_at_once(
@@ -54,3 +55,17 @@ async def test_a_topic_that_does_not_exist_brings_no_passes(
         broker.create_topic("missing")
         m.client.routes.refresh_soon(["missing"])
         await eventually(lambda: ("missing", 0) in m.owned(), "it is consumed once it is there")
+
+
+async def test_topics_on_the_same_brokers_share_a_list_of_members(two: Two, seen: Seen) -> None:
+    """A broker lists a group's members whatever their topics; another broker may list others."""
+    two.route(two.a, topics=("alone",))
+    async with two.member(seen, subscriptions=[TOPIC, "alone"], clock=(clock := ManualClock())) as m:
+        await clock.until(lambda: m.owned() == {(TOPIC, 0), ("alone", 0)}, "it runs")
+        await clock.advance(5)
+        asked = [len(one.peer.got(LIST)) for one in (two.a, two.b)]
+        m.consumer.on_consumer_ids_changed()
+        await clock.advance(1)
+    now = [len(one.peer.got(LIST)) for one in (two.a, two.b)]
+    assert sum(now) - sum(asked) == 2, "one for the two topics on both brokers, and one for the topic on the first"
+    assert now[0] > asked[0]

@@ -94,9 +94,9 @@ def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
     """The group's retry topic is assigned only while the group has one member."""
     right = Rebalance._share_of
 
-    async def share_of(self: Rebalance, topic: str, everybody: set[str]) -> Any:
-        share = await right(self, topic, everybody)
-        return None if topic.startswith("%RETRY%") and len(everybody) > 1 else share
+    async def share_of(self: Rebalance, topic: str, members: list[str] | None) -> Any:
+        share = await right(self, topic, members)
+        return None if topic.startswith("%RETRY%") and len(members or ()) > 1 else share
 
     patch.setattr(Rebalance, "_share_of", share_of)
 
