@@ -74,6 +74,7 @@ class BrokerStartOffsets(StartOffsets):
         super().__init__(client, options, clock, leaves_brokers_out=leaves_brokers_out)
         self._store = store
         self._retry = retry_topic(options.group)
+        self._missing: set[MessageQueue] = set()  # no offset was found when they were acquired, since the last check
         self._unproven: dict[MessageQueue, float] = {}  # when a slave first returned no offset (monotonic)
 
     async def stored(self, queue: MessageQueue) -> int | None:
@@ -87,6 +88,8 @@ class BrokerStartOffsets(StartOffsets):
                 raise
             return None
         self._unproven.pop(queue, None)
+        if offset is None:
+            self._missing.add(queue)
         return offset
 
     async def _store_if_new(self, first: list[MessageQueue]) -> None:
@@ -109,7 +112,10 @@ class BrokerStartOffsets(StartOffsets):
             marks = self._marks(self.client.routes.by_endpoint(first))
             if (await self._query(marks)).certain(marks):
                 return None
-            found = await self._query(first)
+            # a queue that another founder stores meanwhile is read again before its offset is written
+            missing, self._missing = self._missing, set()
+            found = await self._query(queue for queue in first if queue not in missing)
+            found.offsets |= dict.fromkeys(missing)
             stored = found.certain(first)
             if not (found.missing(first) or found.failed):
                 if found.refused and not stored:
@@ -153,6 +159,7 @@ class BrokerStartOffsets(StartOffsets):
             missing = self._without(missing, {*failed, *failures})
             seen = await self._query(missing)
             failures |= seen.failed
+            self._checked |= {queue: one.offset for queue, one in seen.offsets.items() if one is not None}
             missing = seen.missing(missing)
             if not missing:
                 break

@@ -111,12 +111,13 @@ class StartPolicy:
         """
         where, is_retry = self.where, is_retry_topic(queue.topic)
         if where == "first_offset" or (where == "last_offset" and is_retry):
-            return QueueStart(await self._first(queue), where)
-        if where == "last_offset" and await self._came_after_start(queue):
-            return QueueStart(await self._first(queue), "later_queue")
+            return Start(await self._first(queue), where)
         if where == "last_offset" or is_retry:
-            return QueueStart(await self._end(get_max_offset, queue), where)
-        return QueueStart(await self.search(queue, self.timestamp_ms), where)
+            end = await self._end(get_max_offset, queue)
+            if end and not is_retry and await self._came_after_start(queue):
+                return Start(await self._first(queue), "later_queue")
+            return Start(end, where)
+        return Start(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> QueueStart:
         """Return an existing group's start offset in a queue added later: its first message, to skip none."""
@@ -196,7 +197,8 @@ class StartOffsets(ABC):
         self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
         self._deferred: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
-        self._starts: dict[MessageQueue, QueueStart] = {}  # decided by this process
+        self._starts: dict[MessageQueue, Start] = {}  # decided by this process
+        self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `ensure`
 
     def note_route(self, topic: str) -> None:
         """Record a topic's first route: its current queues, or no queues if name servers do not know the topic."""
@@ -208,8 +210,11 @@ class StartOffsets(ABC):
         Raises RmqdError if the start offset cannot be determined yet.
         """
         if stored is None:
+            is_new = not self._is_known
             await self.ensure()
-            stored, decided = await self.stored(queue), self._starts.get(queue)
+            stored, decided = self._checked.pop(queue, None) if is_new else None, self._starts.get(queue)
+            if stored is None:
+                stored = await self.stored(queue)
             if decided is not None and stored in (None, decided.offset):
                 return QueueStart(decided.offset, decided.why, is_stored=stored is not None)
         if stored is not None:
@@ -222,7 +227,7 @@ class StartOffsets(ABC):
         """Store the start offsets of all queues if the group is new. Raises RmqdError."""
         async with self._turn:
             if not self._is_known:
-                self._began = self.clock.monotonic() if self._began is None else self._began
+                self._began, self._checked = self.clock.monotonic() if self._began is None else self._began, {}
                 await self._store_if_new(await self._first_queues())
                 self._is_known = True
 

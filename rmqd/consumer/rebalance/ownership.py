@@ -313,6 +313,7 @@ class QueueOwnership(Ownership):
         asking.add(queue)
         try:
             async with self._locks.turn(broker_name):
+                await asyncio.sleep(0)  # until the other queues of the same rebalance are in `asking`
                 if queue in asking:
                     queues = frozenset(asking)
                     asking.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -92,3 +94,17 @@ async def test_nothing_is_pulled_before_the_start_is_known(broker: ScriptedBroke
         broker.peer.on(RequestCode.QUERY_CONSUMER_OFFSET, broker.query)
         await eventually(lambda: broker.pulled_offsets(queue), "the queue is pulled")
     assert broker.pulled_offsets(queue)[0] == 5
+
+
+async def test_a_new_group_needs_few_requests(broker: ScriptedBroker) -> None:
+    """Hundreds of groups may start at once. Each queue is read when it is acquired, and before and after its commit."""
+    queues = broker.create_topic(TOPIC, 4)
+    await broker.store(queues[0], b"old")
+    async with member(broker.peer.address, ignore):
+        await eventually(lambda: len({pull.topic + str(pull.queue_id) for pull in broker.pulls}) == 5, "all are pulled")
+        codes = Counter(request.code for request in broker.peer.requests)
+    assert codes[RequestCode.LOCK_BATCH_MQ] == 1, "for all queues"
+    assert codes[RequestCode.QUERY_CONSUMER_OFFSET] == 4 * 3 + 4, "the retry queue has more, as the group's mark"
+    assert codes[RequestCode.GET_MAX_OFFSET] == 4
+    assert codes[RequestCode.GET_EARLIEST_MSG_STORETIME] == 1, "a queue that was never used has no first message"
+    assert [broker.offsets[GROUP, queue] for queue in queues] == [1, 0, 0, 0]
