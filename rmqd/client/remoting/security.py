@@ -70,6 +70,8 @@ class Refusals:
 
     def about(self, names: Iterable[str]) -> str | None:
         """Return the refusal that stops a group from consuming, if any. `names` are the group's and its topics'."""
+        if not self.current:
+            return None
         self._forget_old()
         named = re.compile("|".join(rf"(?<![\w-]){re.escape(name)}(?![\w-])" for name in names))
         found = [reason for (_, reason), (is_trust, _) in self.current.items() if is_trust or named.search(reason)]

@@ -149,6 +149,7 @@ class Consistency:
         self._context = context
         self._unseen: dict[Difference, int] = {}  # reported differences: number of rounds without them
         self._suspects: set[str] = set()  # members with differences
+        self._has_others = False  # whether brokers know other members, at the last query
         self._settings_known: set[str] = set()  # addresses whose settings were read at least once
         self._told = asyncio.Event()
 
@@ -178,6 +179,8 @@ class Consistency:
         of the last heartbeat, so a known difference ends only after several rounds without it.
         """
         first = await self._query_members(of_ids_only)
+        if not (first or self._unseen or self._has_others):  # the second query could show nothing that lasts
+            return
         await self._context.clock.sleep(SECOND_LOOK_SECONDS / 2 if of_ids_only else SECOND_LOOK_SECONDS)
         second = await self._query_members(of_ids_only)
         if first is None or second is None:
@@ -220,6 +223,7 @@ class Consistency:
     async def _query_members(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """Return the current differences, each with its source; None if no broker responds."""
         context, seen, asked = self._context, dict[Difference, str](), set[str]()
+        self._has_others = False
         addresses = context.brokers()
         reader = GroupReader(Brokers(context.client, addresses), context.options.group)
         views = await reader.connections()
@@ -229,6 +233,7 @@ class Consistency:
             return None
         for name, view in views.found.items():
             others = {member.client_id for member in view.connection_set} - {context.client.client_id}
+            self._has_others = self._has_others or bool(others)
             for difference in self._conflict(view, addresses[name]):
                 seen.setdefault(difference, f"broker {name}")
             if of_ids_only or not others:  # the broker knows only our subscription, perhaps from before a reload
