@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.services import Consumer
-from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
+from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import (
     GroupChanges,
     GroupEdge,
@@ -29,7 +30,7 @@ from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor,
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.event_loop import slices
 from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 
@@ -38,6 +39,7 @@ with lazily():
     from rmqd.daemon.workers import worker_group
 
 READINESS_POLL_SECONDS = 0.02
+AT_ONCE = 20  # groups between two turns of the event loop: some milliseconds
 
 
 class LocalGroups:
@@ -87,17 +89,25 @@ class LocalGroups:
             await self._engine.close()
 
     async def started(self, patience_seconds: float) -> None:
-        deadline = self._clock.monotonic() + patience_seconds
+        deadline, left = self._clock.monotonic() + patience_seconds, list(self._groups.values())
         while self._clock.monotonic() < deadline and not self.stopping:
-            if all(group.snapshot().ready for group in self._groups.values()):
+            while left and left[-1].snapshot().ready:  # each group is checked until it is ready once
+                del left[-1]
+            if not left:
                 return
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
     async def view(self, *, with_queues: bool = True) -> HostView:
         await asyncio.gather(*(one.refresh(with_queues=with_queues) for one in self._worker_groups().values()))
-        groups = list(self._groups.values())
-        read = [await group.read() if with_queues else group.snapshot() for group in groups]
-        return HostView((self._snapshot(read),))
+        return HostView((await self.read() if with_queues else self.snapshot(),))
+
+    async def read(self) -> ProcessSnapshot:
+        """Return the snapshot with all queues. They are read in slices, so each has its values of one moment."""
+        groups, queues = list(self._groups.values()), defaultdict[GroupSupervisor, list[QueueSnapshot]](list)
+        async for found in slices((group, queue) for group in groups for queue in group.queue_snapshots()):
+            for group, queue in found:
+                queues[group].append(queue)
+        return self._snapshot([one.snapshot(queues[one]) async for some in slices(groups, AT_ONCE) for one in some])
 
     def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced ones."""

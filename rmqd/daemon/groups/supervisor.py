@@ -22,7 +22,6 @@ from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
 from rmqd.runtime.clock import Clock, doubled, wait_within
-from rmqd.runtime.event_loop import slices
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import without_namespace
@@ -260,10 +259,6 @@ class GroupSupervisor:
         self._past = past
         for scope in pauses:
             self.pause(scope)
-
-    async def read(self) -> GroupSnapshot:
-        """Return the group's snapshot. Its queues are read in slices, so each of them has its values of one moment."""
-        return self.snapshot([queue async for found in slices(self.queue_snapshots()) for queue in found])
 
     def queue_snapshots(self) -> Iterable[QueueSnapshot]:
         """Return the queues, each with its figures at the moment when it is read."""
