@@ -84,33 +84,50 @@ async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[obje
     return True
 
 
-Ticks = dict[tuple[Clock, float], list["asyncio.Future[None]"]]  # the waits for the next tick of a clock, by length
-_TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, Ticks]()
+_Key = tuple[Clock, float]  # the clock and length of a tick
+_Wait = tuple["asyncio.Future[None]", Callable[[], bool]]
+_Ticks = dict[_Key, list[_Wait]]  # the waits for the next tick
+_TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Ticks]()
 WOKEN_AT_ONCE: Final = 50  # tasks between two turns of the event loop
 
 
-async def tick(clock: Clock, seconds: float) -> None:
+async def tick(clock: Clock, seconds: float, skip: Callable[[], bool] = lambda: False) -> None:
     """Wait for at most this many seconds of the clock. All waits of this length in an event loop share one timer.
 
+    If `skip` returns True then, the wait continues until the next tick.
+
     For periodic checks: a process may have hundreds of groups, and each of them has several checks. A timer for each
-    wait would cost more than the check.
+    wait would cost more than the check, and so would a task that is woken and finds nothing to do.
     """
-    loop, key = asyncio.get_running_loop(), (clock, seconds)
-    ticks = _TICKS.setdefault(loop, {})
-    if key not in ticks:
-        ticks[key] = []
-        clock.call_at(clock.monotonic() + seconds, lambda: _wake(ticks.pop(key)))
+    loop = asyncio.get_running_loop()
     future = loop.create_future()
-    ticks[key].append(future)
+    _add(_TICKS.setdefault(loop, {}), (clock, seconds), (future, skip))
     await future
 
 
-def _wake(waiting: list[asyncio.Future[None]]) -> None:
-    for future in waiting[:WOKEN_AT_ONCE]:
-        if not future.done():
+def _add(ticks: _Ticks, key: _Key, wait: _Wait) -> None:
+    if key not in ticks:
+        ticks[key] = []
+        clock, seconds = key
+        clock.call_at(clock.monotonic() + seconds, lambda: _wake(ticks, key, ticks.pop(key)))
+    ticks[key].append(wait)
+
+
+def _wake(ticks: _Ticks, key: _Key, waits: list[_Wait]) -> None:
+    for future, skip in waits[:WOKEN_AT_ONCE]:
+        if future.done():
+            continue
+        try:
+            is_over = not skip()
+        except Exception as error:  # noqa: BLE001 a failure of the task that waits
+            future.set_exception(error)
+            continue
+        if is_over:
             future.set_result(None)
-    if len(waiting) > WOKEN_AT_ONCE:
-        asyncio.get_running_loop().call_soon(_wake, waiting[WOKEN_AT_ONCE:])
+        else:
+            _add(ticks, key, (future, skip))
+    if len(waits) > WOKEN_AT_ONCE:
+        asyncio.get_running_loop().call_soon(_wake, ticks, key, waits[WOKEN_AT_ONCE:])
 
 
 class SystemClock:

@@ -143,3 +143,21 @@ async def test_waits_of_one_length_end_together(clock: ManualClock) -> None:
     assert not again.done()
     await clock.advance(0.1)
     assert again.done()
+
+
+async def test_a_wait_that_is_skipped_lasts_until_a_later_tick(clock: ManualClock) -> None:
+    skips = [True, True, False]
+    waiting = asyncio.create_task(tick(clock, 2, lambda: skips.pop(0)))
+    await clock.advance(5.9)
+    assert skips == [False]
+    assert not waiting.done()
+    await clock.advance(0.1)
+    assert waiting.done()
+
+
+async def test_who_waits_is_told_that_it_cannot_be_skipped(clock: ManualClock) -> None:
+    """Otherwise it would wait for ever; who waits for the same tick is not concerned."""
+    failing, other = asyncio.create_task(tick(clock, 2, [].pop)), asyncio.create_task(tick(clock, 2))
+    await clock.advance(2)
+    assert isinstance(failing.exception(), IndexError)
+    assert other.done()

@@ -42,13 +42,18 @@ class BrokerWatch:
         self._since: dict[str, float] = {}  # broker name -> since when it is down (monotonic)
         self._seen: object = None  # the version of the routes and the number of queues at the last complete check
 
+    def has_nothing_new(self) -> bool:
+        """Return whether all brokers respond, and neither routes nor queues have changed since the last `poll`."""
+        routes = self._context.client.routes
+        is_same = self._seen == (routes.version, len(self._assigned))
+        return is_same and not self._since and not any(map(self._why_down, routes.brokers()))
+
     def poll(self) -> None:
         """Check every broker of this member's pulled queues once."""
-        routes = self._context.client.routes
-        seen = routes.version, len(self._assigned)
-        if seen == self._seen and not self._since and not any(map(self._why_down, routes.brokers())):
+        if self.has_nothing_new():
             return
-        self._seen, now = seen, self._context.clock.monotonic()
+        routes, now = self._context.client.routes, self._context.clock.monotonic()
+        self._seen = routes.version, len(self._assigned)
         pulled = (queue for queue, one in self._assigned.items() if not one.is_popped)
         held = routes.by_endpoint(pulled)
         for name in self._since.keys() - held.keys():
@@ -121,28 +126,47 @@ class Watchdog:
         self._brokers = BrokerWatch(context, assigned)
         self._replicas: object = None  # the replicas at the last check, and which of them were down
         self._turn = 0
+        self._may_pass_over = False  # whether idle assignments need no complete check
         self._attempts = 0  # counted at the last check
         self._unserved: dict[str, float] = {}  # unreadable topics -> when they became unreadable
 
     async def run(self) -> None:
         """Check every other second, until cancelled."""
         while True:
-            await tick(self._context.clock, TICK_SECONDS)
-            await self.poll()
+            await tick(self._context.clock, TICK_SECONDS, self._is_idle)
+            await self._check()
 
     async def poll(self) -> None:
-        """Check every assignment and topic once."""
+        """Check every assignment and topic once, unless the group is idle and its turn has not come."""
+        if not self._is_idle():
+            await self._check()
+
+    def _is_idle(self) -> bool:
+        """Begin a check, and return whether it ends here: all assignments are idle, and nothing else has changed."""
+        context, assigned = self._context, self._assigned
+        self._may_pass_over = self._replicas_stay() and not self._news
+        self._turn = (self._turn + 1) % IDLE_TURNS
+        return bool(
+            self._turn
+            and self._may_pass_over
+            and assigned
+            and len(context.idle) == len(assigned)
+            and self._count_attempts() == self._attempts
+            and self._brokers.has_nothing_new()
+            and not (self._unserved or any(context.problems))
+        )
+
+    def _count_attempts(self) -> int:
+        return sum(stats.attempts for stats in dict.fromkeys(self._context.stats.values()))
+
+    async def _check(self) -> None:
         now = self._context.clock.monotonic()
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
-        may_pass_over = self._replicas_stay() and not due
-        self._turn, idle = (self._turn + 1) % IDLE_TURNS, self._context.idle
+        may_pass_over, idle = self._may_pass_over, self._context.idle
         is_complete = self._turn == 0 or not may_pass_over
         looked_at = [queue for queue in self._assigned if is_complete or queue not in idle]
-        attempts = sum(stats.attempts for stats in dict.fromkeys(self._context.stats.values()))
-        is_idle = self._assigned and not looked_at and attempts == self._attempts
+        attempts = self._count_attempts()
         self._brokers.poll()
-        if is_idle and not is_complete and not self._unserved and not any(self._context.problems):
-            return
         for number, queue in enumerate(looked_at, 1):
             if number % AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -31,6 +31,7 @@ not written to disk.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -100,17 +101,22 @@ class OffsetPersistence:
         return [queue for queue in self._assigned if queue not in self._idle]
 
     async def _wait(self, seconds: float) -> None:
-        context, now = self._context, self._now()
-        end = now + seconds
-        while now < end:
-            step_seconds = min(STEP_SECONDS, end - now)
-            context.store.carries_until = now + step_seconds + LATE_SECONDS
-            await tick(context.clock, step_seconds)
-            now = self._now()
-            if now > context.store.carries_until:
-                context.store.recheck_stored_offsets()
+        """Wait in equal steps. After a late step, check the stored offsets before the next commits."""
+        store, left = self._context.store, max(1, math.ceil(seconds / STEP_SECONDS))
+        step_seconds = seconds / left
+
+        def has_more() -> bool:
+            nonlocal left
+            if (now := self._now()) > store.carries_until:
+                store.recheck_stored_offsets()
                 if self._idle is not None:
                     self._idle.clear()
+            store.carries_until = now + step_seconds + LATE_SECONDS
+            left -= 1
+            return left > 0
+
+        store.carries_until = self._now() + step_seconds + LATE_SECONDS
+        await tick(self._context.clock, step_seconds, has_more)
 
     def _now(self) -> float:
         """Return a time in seconds that also counts while the machine is suspended."""

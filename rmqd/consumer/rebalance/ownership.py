@@ -251,17 +251,25 @@ class QueueOwnership(Ownership):
 
     async def run(self) -> None:
         renewed = self._clock.monotonic()
+
+        def has_all() -> bool:
+            is_due = self._to_break or self._clock.monotonic() - renewed >= RENEW_SECONDS
+            return not is_due and not self._may_lack_locks()
+
         while True:
-            await tick(self._clock, CLAIM_SECONDS)
+            await tick(self._clock, CLAIM_SECONDS, has_all)
             if self._to_break:
                 await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
-            elif not self._locks.refused and (len(self._owned) != len(self._locked) or self._locks.may_any_be_lost()):
+            elif self._may_lack_locks():
                 brokers = self._locks.by_broker(self._locked if self._locks.may_any_be_lost() else ())
                 lost = {queue for name, own in brokers.items() if self._locks.may_be_lost(name) for queue in own}
                 await self._claim((self._owned - self._locked) | lost)
+
+    def _may_lack_locks(self) -> bool:
+        return not self._locks.refused and (len(self._owned) != len(self._locked) or self._locks.may_any_be_lost())
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
         """Return when the previous owner knows the topic's current queues. Unused if brokers refuse locks."""
