@@ -18,6 +18,7 @@ from rmqd.consumer.offsets.start_offsets import StartOffsets
 from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import GroupProblems, TopicStats
+from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
@@ -70,8 +71,9 @@ class GroupContext:
     notice_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
     cache: type[ProcessQueue] = ProcessQueue  # type of each pulled queue's cache, unless messages are ordered by a key
     # Queues known to be idle: all messages are handled and committed, and a pull is held. Periodic work passes over
-    # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it.
-    idle: set[MessageQueue] = field(default_factory=set)
+    # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it. Its
+    # snapshot cannot change meanwhile; None if it was not needed yet.
+    idle: dict[MessageQueue, QueueSnapshot | None] = field(default_factory=dict)
     resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property

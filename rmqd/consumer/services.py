@@ -168,7 +168,7 @@ class GroupOffsetStore(ABC):
         """
 
     def is_check_due(self) -> bool:
-        """Return whether a round of commits should include idle queues. Cheap, although there may be thousands."""
+        """Return whether a round should check the offsets of idle queues. Cheap, although there may be thousands."""
         return True
 
     async def commit_upward(
@@ -217,6 +217,10 @@ class GroupOffsetStore(ABC):
     @abstractmethod
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         """Commit many offsets. Return whether all succeeded; the next round retries the others."""
+
+    async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
+        """Commit the committed offsets of these queues again if the store has lost them."""
+        return await self.persist({queue: self.committed[queue] for queue in queues})
 
 
 class Ownership:

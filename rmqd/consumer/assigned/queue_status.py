@@ -71,7 +71,7 @@ class RequestLoop(ABC):
 
     def apply_pauses(self) -> None:
         """Apply the operator's pauses to the caches."""
-        self._context.idle.discard(self._message_queue)
+        self._context.idle.pop(self._message_queue, None)
         for process_queue in self.process_queues:
             if self.is_paused or self._context.pauses.hold(process_queue.message_queue):
                 process_queue.pause()

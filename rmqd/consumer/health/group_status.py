@@ -89,9 +89,14 @@ class GroupStatus:
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         """Yield the queues one by one, each with its figures of that moment. Queues released meanwhile are skipped."""
-        assigned = self._rebalance.assigned
+        assigned, idle = self._rebalance.assigned, self._context.idle
         for message_queue, entry in list(assigned.items()):
-            if assigned.get(message_queue) is entry and (queue := entry.snapshot()) is not None:
+            queue = idle.get(message_queue)
+            if queue is None and assigned.get(message_queue) is entry:
+                queue = entry.snapshot()
+                if message_queue in idle:
+                    idle[message_queue] = queue
+            if queue is not None:
                 yield queue
 
     def _not_ready(self) -> str | None:

@@ -174,7 +174,7 @@ class Watchdog:
             if assigned is None:  # released meanwhile
                 continue
             if not (is_quiet := assigned.status.is_quiet(now)):
-                idle.discard(queue)  # for example because its pull is overdue
+                idle.pop(queue, None)  # for example because its pull is overdue
             if watch is None:
                 watch = self._watches[queue] = _Watch(stands_since=now)
             elif may_pass_over and is_quiet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from functools import partial
 
 import structlog
@@ -60,7 +60,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         self._client = client
         self._group = group
         self._clock = clock
-        self._turns: dict[MessageQueue, asyncio.Lock] = {}
+        self._turns: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._firsts = FirstCommits(self._connection)
         self._written: dict[MessageQueue, WrittenOffset] = {}
         self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
@@ -181,7 +181,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return None
         if watch is not None and (watch.on is not on or not watch.is_over(self._clock.monotonic())):
             is_busy = self._client.offset_request(queue).locked()  # the pull must not wait for other requests
-            async with self._turn(queue):
+            async with self._turns[queue]:
                 if is_busy or not await watch.allows_pull(self._clock, partial(self._look, queue, offset)):
                     return None
             if self._epoch(queue) != epoch or not self._may_carry(queue, offset, on):
@@ -236,16 +236,19 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return written is not None and written.on is not self._connection(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        now = self._clock.monotonic()
-        due, unchecked = list[Commit](), defaultdict[tuple[str, str], list[Commit]](list)
-        for queue, offset in offsets.items():
-            if self.is_due(queue, offset):
-                due.append(Commit(queue, offset, self._epoch(queue)))
-            elif self.committed.get(queue) == offset and now - self._written[queue].at >= REPEAT_SECONDS:
-                unchecked[queue.topic, queue.broker_name].append(Commit(queue, offset, self._epoch(queue)))
-        if not due and not unchecked:
-            return True
-        return all(await asyncio.gather(self._commit_all(due), *map(self._commit_if_lost, unchecked.values())))
+        due = {queue: offset for queue, offset in offsets.items() if self.is_due(queue, offset)}
+        unchanged = [queue for queue in offsets if queue not in due and self.committed.get(queue) == offsets[queue]]
+        if not due:
+            return await self.check_stored(unchanged)
+        commits = [Commit(queue, offset, self._epoch(queue)) for queue, offset in due.items()]
+        return all(await asyncio.gather(self._commit_all(commits), self.check_stored(unchanged)))
+
+    async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
+        now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
+        for queue in queues:
+            if now - self._written[queue].at >= REPEAT_SECONDS:
+                unchecked[queue[:2]].append(Commit(queue, self.committed[queue], self._epoch(queue)))
+        return all(await asyncio.gather(*map(self._commit_if_lost, unchecked.values())))
 
     async def _commit_all(self, commits: list[Commit]) -> bool:
         """Commit concurrently. Return whether all succeeded."""
@@ -279,13 +282,10 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     def _epoch(self, queue: MessageQueue) -> int:
         return self._epochs.get(queue, 0)
 
-    def _turn(self, queue: MessageQueue) -> asyncio.Lock:
-        return self._turns.setdefault(queue, asyncio.Lock())
-
     @contextlib.asynccontextmanager
     async def _alone(self, queue: MessageQueue) -> AsyncIterator[OffsetRead | None]:
         """Hold the queue's lock once no pull's commit can still be stored. Yields the stored offset if it was read."""
-        async with self._turn(queue), self._client.offset_request(queue):
+        async with self._turns[queue], self._client.offset_request(queue):
             yield await self._pulls.over(queue, self._query)
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:

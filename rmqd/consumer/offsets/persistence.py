@@ -40,13 +40,14 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import OffsetWatcher
+from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, suspended_seconds, tick
 from rmqd.wire.message_queue import MessageQueue
 
 LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
 STEP_SECONDS: Final = 1.0
-COMPLETE_SECONDS: Final = 10.0  # so that an unchanged offset is checked at most this long after REPEAT_SECONDS
+CHECK_SECONDS: Final = 10.0  # so that an unchanged offset is checked at most this long after REPEAT_SECONDS
 AT_ONCE: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 
@@ -54,13 +55,16 @@ class OffsetPersistence:
     """The rounds of commits of one group."""
 
     def __init__(
-        self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], idle: set[MessageQueue] | None = None
+        self,
+        context: GroupContext,
+        assigned: Mapping[MessageQueue, Assignment],
+        idle: dict[MessageQueue, QueueSnapshot | None] | None = None,
     ) -> None:
         """`idle` is `GroupContext.idle`; without it every round includes all queues."""
         self._context = context
         self._assigned = assigned
         self._idle = idle
-        self._complete_at = float("-inf")  # when the last round with all queues began, monotonic
+        self._checked_at = float("-inf")  # when the last round that checked the idle queues began, monotonic
         self._connections: object = None  # the connections at the last round
         self._busy: set[str] = set()  # brokers whose last round has not ended
 
@@ -78,27 +82,35 @@ class OffsetPersistence:
 
     def _start(self, rounds: asyncio.TaskGroup) -> None:
         routes = self._context.client.routes
-        for broker_name, queues in routes.by_endpoint(self._due()).items():
+        due, idle = routes.by_endpoint(self._due()), routes.by_endpoint(self._unchecked())
+        for broker_name in {**due, **idle}:
             if broker_name not in self._busy and routes.address(broker_name) is not None:
                 self._busy.add(broker_name)
-                assigned = [self._assigned[queue] for queue in queues]
-                rounds.create_task(self._round(broker_name, assigned), name=f"persist:{broker_name}")
+                assigned = [self._assigned[queue] for queue in due.get(broker_name, ())]
+                work = self._round(broker_name, assigned, idle.get(broker_name, ()))
+                rounds.create_task(work, name=f"persist:{broker_name}")
 
     def _due(self) -> Collection[MessageQueue]:
-        """Return the queues of the next round.
-
-        All queues are included when their offsets must be checked, because a group may be deleted, and after a new
-        connection, because a restarted broker may have lost commits.
+        """Return the queues of the next round. After a new connection all are, because the broker may have restarted
+        and lost commits.
         """
         if self._idle is None:
             return self._assigned
-        now, client = self._context.clock.monotonic(), self._context.client
+        client = self._context.client
         connections = {address: client.remoting.connected(address) for address in client.routes.broker_addresses()}
-        is_check_due = now - self._complete_at >= COMPLETE_SECONDS and self._context.store.is_check_due()
-        if is_check_due or connections != self._connections:
-            self._complete_at, self._connections = now, connections
+        if connections != self._connections:
+            self._connections = connections
             self._idle.clear()
         return [queue for queue in self._assigned if queue not in self._idle]
+
+    def _unchecked(self) -> Collection[MessageQueue]:
+        """Return the idle queues if their stored offsets must be checked, because the group may have been deleted."""
+        now, holds, idle = self._context.clock.monotonic(), self._context.ownership.holds, self._idle
+        if not idle or now - self._checked_at < CHECK_SECONDS or not self._context.store.is_check_due():
+            return ()
+        self._checked_at = now
+        assigned = self._assigned.items()
+        return [queue for queue, one in assigned if queue in idle and not one.is_releasing and holds(queue)]
 
     async def _wait(self, seconds: float) -> None:
         """Wait in equal steps. After a late step, check the stored offsets before the next commits."""
@@ -122,7 +134,7 @@ class OffsetPersistence:
         """Return a time in seconds that also counts while the machine is suspended."""
         return self._context.clock.monotonic() + suspended_seconds()
 
-    async def _round(self, broker_name: str, assigned: list[Assignment]) -> None:
+    async def _round(self, broker_name: str, assigned: list[Assignment], idle: Collection[MessageQueue]) -> None:
         context, holds = self._context, self._context.ownership.holds
         try:
             for start in range(0, len(assigned), AT_ONCE):
@@ -140,8 +152,9 @@ class OffsetPersistence:
                     await context.store.persist(offsets)
                 if self._idle is not None:
                     now = context.clock.monotonic()
-                    self._idle.update(one.message_queue for one in some if self._is_idle(one, now))
+                    self._idle.update(dict.fromkeys(one.message_queue for one in some if self._is_idle(one, now)))
                 await asyncio.sleep(0)
+            await context.store.check_stored(idle)
         finally:
             self._busy.discard(broker_name)
 

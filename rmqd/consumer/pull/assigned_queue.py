@@ -222,7 +222,7 @@ class AssignedQueue(Assignment):
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
-        context.idle.discard(message_queue)
+        context.idle.pop(message_queue, None)
         self.status = QueueStatus(context, message_queue)
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
         self._cut = LazyEvent()  # the pull loop must be restarted
@@ -359,7 +359,7 @@ class AssignedQueue(Assignment):
     def _lost(self) -> None:
         """Stop handing out and pulling until the queue's lock, which is lost or uncertain, is granted again."""
         self._is_doubtful = True
-        self._context.idle.discard(self.message_queue)
+        self._context.idle.pop(self.message_queue, None)
         if self.loop is not None:
             self.loop.process_queue.awaits_lock = True
             self._context.service.halt(self.loop.process_queue)

@@ -55,7 +55,7 @@ class PullLoop(PulledQueue):
     async def run(self) -> None:
         """Pull until cancelled."""
         context, idle = self._context, self._context.idle
-        idle.discard(self._message_queue)
+        idle.pop(self._message_queue, None)
         while True:
             if self._revision != context.revision:
                 self._configure()
@@ -78,9 +78,9 @@ class PullLoop(PulledQueue):
             try:
                 reply = await self._pull()
                 if self._moves.must_recheck and await self._moves.recheck_queue(reply):
-                    idle.discard(self._message_queue)
+                    idle.pop(self._message_queue, None)
                 elif reply.code == FOUND:
-                    idle.discard(self._message_queue)
+                    idle.pop(self._message_queue, None)
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
@@ -89,7 +89,7 @@ class PullLoop(PulledQueue):
                 if self._interval and is_found:  # no delay for an idle queue's next message
                     await context.clock.sleep(self._interval)
             except RmqdError as error:
-                idle.discard(self._message_queue)
+                idle.pop(self._message_queue, None)
                 await self._failed(error)
 
     async def move_to(self, offset: int) -> None:
@@ -153,8 +153,11 @@ class PullLoop(PulledQueue):
         has_news = self.process_queue.commit_offset() != self._context.store.committed.get(self._message_queue)
         if has_news and self.asked_at - self._carried_at >= CARRY_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
+        address = self.request.address
         reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
         self.answered_at = self._context.clock.monotonic()
+        if self.request.address != address:
+            self._context.idle.pop(self._message_queue, None)  # its snapshot has the address
         return reply
 
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
@@ -212,7 +215,7 @@ class PullLoop(PulledQueue):
 
     async def _not_found(self, reply: RemotingCommand) -> None:
         if reply.code in NOTHING:
-            header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+            header, before = PullMessageResponseHeader.from_ext_fields(reply.ext_fields), self.request.broker_id
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
             if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
@@ -220,8 +223,8 @@ class PullLoop(PulledQueue):
                 return
             self.process_queue.continue_at(self._validation.nothing(asked, header))
             self.stuck = None
-            if self.is_behind or self.process_queue.next_offset != asked:
-                self._context.idle.discard(self._message_queue)
+            if self.is_behind or self.process_queue.next_offset != asked or self.request.broker_id != before:
+                self._context.idle.pop(self._message_queue, None)
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
                 self._failed_since_success = True
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
@@ -235,7 +238,7 @@ class PullLoop(PulledQueue):
 
     async def offset_moved(self, reply: RemotingCommand) -> None:
         self._failed_since_success = True
-        self._context.idle.discard(self._message_queue)
+        self._context.idle.pop(self._message_queue, None)
         await self._moves.answered(reply)
 
     async def _failed(self, error: RmqdError) -> None:

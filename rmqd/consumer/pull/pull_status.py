@@ -27,7 +27,6 @@ class QueueStatus(AssignmentStatus):
     loop: PullLoop | None = None
     is_in_line: bool = False  # whether it is acquired, and waits until its start offset may be requested
     start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
-    _quiet: tuple[object, QueueSnapshot] | None = None  # last snapshot while idle, and the values that it depends on
 
     @property
     def failure(self) -> RmqdError | None:
@@ -68,30 +67,22 @@ class QueueStatus(AssignmentStatus):
             return None
         if loop is None:
             return super().snapshot()
-        is_quiet = message_queue in self._context.idle or self.is_quiet(self._context.clock.monotonic())
-        process_queue = loop.process_queue
-        committed, last_commit = store.committed.get(message_queue), store.committed_at.get(message_queue)
-        address, at_slave = loop.request.address, not loop.request.at_master
-        depends_on = (process_queue.next_offset, self.since, committed, last_commit, address, at_slave)
-        if is_quiet and self._quiet is not None and self._quiet[0] == depends_on:
-            return self._quiet[1]
         if (snapshot := super().snapshot()) is None:
             return None
+        process_queue = loop.process_queue
         lag = None if loop.max_offset is None else max(0, loop.max_offset - process_queue.commit_offset())
-        snapshot = replace(
+        return replace(
             snapshot,
-            committed=committed,
+            committed=store.committed.get(message_queue),
             max=loop.max_offset,
             lag=lag,
             lag_seconds=self._lag_seconds(lag, process_queue.last_store_timestamp),
             span=process_queue.span(),
             position=process_queue.next_offset,
-            last_commit=last_commit,
-            pulled_from=address,
-            at_slave=at_slave,
+            last_commit=store.committed_at.get(message_queue),
+            pulled_from=loop.request.address,
+            at_slave=not loop.request.at_master,
         )
-        self._quiet = (depends_on, snapshot) if is_quiet else None
-        return snapshot
 
     def is_quiet(self, now: float) -> bool:
         """Return whether the queue is idle: a pull is held at the broker, and all messages are handled."""

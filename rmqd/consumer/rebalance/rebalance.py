@@ -335,7 +335,7 @@ class Rebalance:
             raise
         finally:
             del self.assigned[assigned.message_queue]
-            self._context.idle.discard(assigned.message_queue)
+            self._context.idle.pop(assigned.message_queue, None)
             self._pulled -= not assigned.is_popped
             self.divide_thresholds()
             self.soon()

@@ -217,9 +217,10 @@ async def test_tags_are_checked_behind_the_brokers_hash_check(
 
 
 async def test_a_queue_that_waits_for_messages_has_one_snapshot_until_something_happens(
-    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history takes one every few seconds, of thousands of queues."""
+    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.WATCH_SECONDS", 1.0)  # so long no queue is idle
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await broker.committed(GROUP, queue, 1)
