@@ -123,7 +123,7 @@ async def first_answer(
     first, others = addresses[0], list(addresses[1:])
     if not others:  # without a task, because the routes of hundreds of topics are requested at once
         try:
-            return FirstResponse(first, await question(first))
+            return first, await question(first)
         except RmqdError as error:
             raise ExceptionGroup("no address answered", [error]) from None
     asked = {_ask(first, question): first}

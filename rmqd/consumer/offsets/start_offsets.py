@@ -111,13 +111,13 @@ class StartPolicy:
         """
         where, is_retry = self.where, is_retry_topic(queue.topic)
         if where == "first_offset" or (where == "last_offset" and is_retry):
-            return Start(await self._first(queue), where)
+            return QueueStart(await self._first(queue), where)
         if where == "last_offset" or is_retry:
             end = await self._end(get_max_offset, queue)
             if end and not is_retry and await self._came_after_start(queue):
-                return Start(await self._first(queue), "later_queue")
-            return Start(end, where)
-        return Start(await self.search(queue, self.timestamp_ms), where)
+                return QueueStart(await self._first(queue), "later_queue")
+            return QueueStart(end, where)
+        return QueueStart(await self.search(queue, self.timestamp_ms), where)
 
     async def of_later_queue(self, queue: MessageQueue) -> QueueStart:
         """Return an existing group's start offset in a queue added later: its first message, to skip none."""
@@ -197,7 +197,7 @@ class StartOffsets(ABC):
         self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
         self._deferred: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
-        self._starts: dict[MessageQueue, Start] = {}  # decided by this process
+        self._starts: dict[MessageQueue, QueueStart] = {}  # decided by this process
         self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `ensure`
 
     def note_route(self, topic: str) -> None:

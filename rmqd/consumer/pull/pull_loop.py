@@ -149,7 +149,7 @@ class PullLoop(PulledQueue):
     async def _pull(self) -> RemotingCommand:
         self.asked_at = self._context.clock.monotonic()
         offset = self.process_queue.next_offset
-        most, carry = self._validation.most(offset, self._batch_size), None
+        most, carry = self._validation.batch_limit(offset, self._batch_size), None
         has_news = self.process_queue.commit_offset() != self._context.store.committed.get(self._message_queue)
         if has_news and self.asked_at - self._carried_at >= CARRY_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry

@@ -31,6 +31,7 @@ from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.event_loop import slices
+from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.logs.log_writer import lines_dropped
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 

@@ -178,7 +178,7 @@ async def test_a_broker_that_no_route_names_is_left_out(group: _Group) -> None:
 
 async def test_a_round_passes_over_idle_queues() -> None:
     """Until they have messages again, their offsets must be checked, or there is a new connection."""
-    group, connections, idle = _Group(ManualClock()), {"a:10911": 1}, dict[MessageQueue, None]()
+    group, connections, idle = _Group(ManualClock()), {"a:10911": 1}, dict[MessageQueue, Any]()
     group.assign(A, 7)
     group.assigned[A].is_quiet = False
     group.assigned[A].status.is_quiet = lambda now: group.assigned[A].is_quiet

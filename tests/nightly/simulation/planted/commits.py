@@ -50,7 +50,7 @@ hands_over_calmly = both(calm, pulls, is_whole, happens("join", "leave", least=4
 def never_committed_between(patch: pytest.MonkeyPatch) -> None:
     """Offsets are committed only when a queue is released: if a member dies, all of them are lost."""
 
-    async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any) -> None:
+    async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any, idle: Any) -> None:
         self._busy.discard(broker_name)
 
     patch.setattr(OffsetPersistence, "_round", a_round)
@@ -61,9 +61,9 @@ def one_failed_round_ends_the_commits(patch: pytest.MonkeyPatch) -> None:
     """After a failed commit, nothing more is committed to that broker until queues are released."""
     right = OffsetPersistence._round
 
-    async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any) -> None:
+    async def a_round(self: OffsetPersistence, broker_name: str, assigned: Any, idle: Any) -> None:
         before = self._context.store.failures
-        await right(self, broker_name, assigned)
+        await right(self, broker_name, assigned, idle)
         if self._context.store.failures > before:
             self._busy.add(broker_name)
 
@@ -150,7 +150,7 @@ def stored_offset_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     async def upward(
         self: RemoteBrokerOffsetStore, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]
     ) -> bool:
-        async with self._turn(queue):
+        async with self._turns[queue]:
             return await self._write(queue, offset, epoch, may_commit)
 
     patch.setattr(RemoteBrokerOffsetStore, "_upward", upward)
