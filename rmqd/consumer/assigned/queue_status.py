@@ -117,6 +117,7 @@ class StallFacts:
     pending: int = 0  # messages that no handler has yet
     uncommitted: int = 0  # messages that an orderly handler has finished but not committed
     oldest: str = ""  # the first unfinished message: "message ID at offset N (retried M times)"
+    oldest_id: str = ""
     call_seconds: float | None = None  # longest handler call of this queue within its deadline
     slots: int = 1
     busy_slots: int = 0
@@ -125,6 +126,7 @@ class StallFacts:
     unanswered_seconds: float = 0.0  # time since the current pull was sent, if it has no response yet
     broker_down: bool = False
     broker: str = ""
+    queue_id: int = 0
     group: str = "GROUP"  # group name in the suggested commands
     topic: str = "TOPIC"
 
@@ -162,7 +164,7 @@ class StallFacts:
                 f"a handler call is past its deadline and has not returned; it has {self.oldest}",
             )
         if self.in_place and (self.in_flight or self.retrying):
-            return self._found("poison_message", f"the handler fails repeatedly at {self.oldest}")
+            return self._found("poison_message", f"the handler fails repeatedly at {self.oldest}", self._skip_oldest())
         if self.retrying or (self.in_flight and self.call_seconds is None):
             told = f"no broker accepts retries or dead letters of failed messages; first unfinished: {self.oldest}"
             return self._found("retry_refused", told)
@@ -187,8 +189,15 @@ class StallFacts:
             return found("stalled_queue", told, step=step)
         return self._found("stalled_queue", _STALLED)
 
-    def _found(self, cause: str, evidence: str) -> Problem:
-        return found(cause, evidence, group=self.group, topic=self.topic)
+    def _skip_oldest(self) -> str:
+        return (
+            f"`rmqd try {{group}} --id {self.oldest_id}` runs the handler with the message alone and commits nothing; "
+            "if it fails, correct the handler, or skip the message with `rmqd offsets reset {group} {topic} --skip 1 "
+            f"--broker {self.broker} --queue {self.queue_id}`"
+        )
+
+    def _found(self, cause: str, evidence: str, step: str = "") -> Problem:
+        return found(cause, evidence, group=self.group, topic=self.topic, step=step, slots=self.slots)
 
 
 _HELD_LOCK: Final = "another member has the queue's lock, although it is assigned to this member"
@@ -289,6 +298,7 @@ class AssignmentStatus(ABC):
             oldest=""
             if oldest is None
             else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
+            oldest_id="" if oldest is None else oldest.msg_id,
             call_seconds=max(
                 (now - call.started for call in calls if call.process_queue in process_queues), default=None
             ),
@@ -300,8 +310,11 @@ class AssignmentStatus(ABC):
     def _named(self) -> StallFacts:
         """Return StallFacts with the names for evidence and next steps."""
         options = self._context.options
-        queue = self._message_queue.without(options.namespace)
-        return StallFacts(broker=queue.broker_name, group=options.plain_group, topic=queue.topic)
+        queue, group = (
+            self._message_queue.without(options.namespace),
+            unwrap_namespace(options.group, options.namespace),
+        )
+        return StallFacts(broker=queue.broker_name, queue_id=queue.queue_id, group=group, topic=queue.topic)
 
     def _current_state(self) -> str:
         loop, process_queues = self.loop, self.process_queues

@@ -53,7 +53,7 @@ _ONLY_DIAGNOSED: Final = CauseMark(0)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause. `step` is the next step; `found` fills in its `{group}` and `{topic}`."""
+    """A cause. `step` is the next step; `found` fills in its `{group}`, `{topic}` and `{concurrency}`."""
 
     name: str
     step: str
@@ -176,7 +176,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "failing_handler",
-        "the members' logs have the traceback (handler.failed); `rmqd try {group}` runs the handler and commits "
+        "if a service that the handler calls is unavailable, `rmqd pause {group}` saves attempts. Otherwise the "
+        "members' logs have the traceback (handler.failed), and `rmqd try {group}` runs the handler and commits "
         "nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
         QUEUE | GROUP | MILD,
         explains="flow_control slow_handler",
@@ -213,8 +214,8 @@ _IN_ORDER: Final = (
     Cause("rate_limit", "raise pull_rate_limit, then `rmqd reload`", QUEUE | MILD, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
-        "set timeouts for calls inside the handler; raise its concurrency (`rmqd concurrency {group} 40`), or add "
-        "members if there are more queues",
+        "set timeouts for calls inside the handler; raise its concurrency (`rmqd concurrency {group} {concurrency}`), "
+        "or add members if there are more queues",
         QUEUE | MILD,
     ),
     Cause(
@@ -258,9 +259,15 @@ STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if QUEUE in cause.
 GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if GROUP in cause.marks)
 
 
-def found(cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "") -> Problem:
-    """Return the problem of this cause. A given `step` replaces the cause's next step."""
-    return Problem(cause, evidence, (step or CAUSES[cause].step).format(group=group, topic=topic))
+def found(
+    cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "", slots: int = 20
+) -> Problem:
+    """Return the problem of this cause. A given `step` replaces the cause's next step.
+
+    `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many.
+    """
+    text = step or CAUSES[cause].step
+    return Problem(cause, evidence, text.format(group=group, topic=topic, concurrency=2 * slots))
 
 
 GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false

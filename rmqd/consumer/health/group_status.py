@@ -196,6 +196,9 @@ def _problem(attempts: int, errors: Sequence[LastError], group: str) -> Problem:
     if len({error.msg_id for error in errors[-attempts:]}) == 1:
         cause, one = "poison_message", errors[-1].msg_id
         text = f"all {attempts} failed attempts had one message, {one}, and no other message was handled meanwhile"
-        step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
+        step = (
+            f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing, `rmqd message get {one}` "
+            "shows it; correct the handler, or let the message become a dead letter (max_reconsume_times)"
+        )
     at = datetime.fromtimestamp(errors[-1].at, UTC)
     return found(cause, f"{text}; the last error, at {at:%H:%M:%S} UTC: {errors[-1].error}", group=group, step=step)

@@ -16,7 +16,14 @@ from rmqd.consumer.health.group_problems import (
     unknown_problem,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
+from rmqd.operate.diagnosis.diagnosis_facts import (
+    FAILING_SHARE,
+    MIN_FAILED,
+    BrokerFacts,
+    DiagnosisSnapshot,
+    Finding,
+    TopicFacts,
+)
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
@@ -45,10 +52,10 @@ def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Findin
         yield Finding(found("broker_read_only", evidence, step=_MASTER), name)
     elif broker.permission is not None and not broker.permission & PERM_READ:
         evidence = f"{where} is not readable (brokerPermission={broker.permission})"
-        yield Finding(found("no_permission", evidence, step=_PERMISSION.replace("@", where)), name)
+        yield Finding(found("no_permission", evidence, step=_PERMISSION.replace("@", broker.master)), name)
     elif broker.permission is not None and not broker.permission & PERM_WRITE:
         evidence = f"{where} is read-only (brokerPermission={broker.permission})"
-        step = _PERMISSION.replace("@", where)
+        step = _PERMISSION.replace("@", broker.master)
         yield Finding(found("broker_read_only", evidence, step=step), name)
     elif broker.disk_used is not None and broker.disk_used >= broker.disk_limit:
         evidence = (
@@ -66,7 +73,10 @@ def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Findin
 _MASTER: Final = (
     "start its master; until then, offsets and messages there cannot be committed, retried or dead-lettered"
 )
-_PERMISSION: Final = "find out why it was changed, then run `mqadmin updateBrokerConfig -k brokerPermission -v 6` for @"
+_PERMISSION: Final = (
+    "find out why it was changed, then run `mqadmin updateBrokerConfig -b @ -k brokerPermission -v 6`; until then, "
+    "messages there cannot be retried or dead-lettered"
+)
 _DISK: Final = "free space on that disk, or shorten fileReservedTime; until then, messages there cannot be retried"
 
 
@@ -160,6 +170,7 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
             yield Finding(found("no_permission", evidence, group=name, step=_RIGHTS), "daemon")
     elif waits:
         yield Finding(found("no_members", f"the daemon's member waits: {waits}", group=name), "daemon")
+    yield from _canary(group.get("canary"), name)
     told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]
     told += [(queue.get("stall"), _place(queue, namespace)) for queue in group.get("queues", ())]
     steps: dict[tuple[str, str], str] = {}
@@ -172,6 +183,26 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     for (cause, evidence), step in steps.items():
         problem = Problem(cause, f"the daemon reports: {evidence}", step)
         yield Finding(problem, f"daemon {evidence}", queues=frozenset(queues[cause, evidence]))
+
+
+def _canary(canary: Mapping[str, Any] | None, name: str) -> Iterator[Finding]:
+    """Yield a problem if most messages of a live canary failed since the daemon's start."""
+    if not canary or canary.get("mode") != "live" or not canary.get("share"):
+        return
+    results = canary.get("results", {})
+    attempts = sum(results.values())
+    failed = attempts - results.get("acked", 0)
+    if failed >= MIN_FAILED and failed >= FAILING_SHARE * attempts:
+        evidence = (
+            f"the canary {canary.get('plugin')} failed {failed} of {attempts} attempts since the daemon's start; "
+            f"it gets {canary['share'] * 100:g}% of the messages"
+        )
+        yield Finding(found("failing_handler", evidence, group=name, step=_CANARY), "canary")
+
+
+_CANARY: Final = (
+    "`rmqd canary {group} --stop` gives its messages to the other handler; `rmqd status {group}` has the last error"
+)
 
 
 def _place(queue: Mapping[str, Any], namespace: str) -> MessageQueue:

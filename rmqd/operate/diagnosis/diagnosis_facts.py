@@ -20,6 +20,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 SKEWED_SHARE: Final = 0.8
 MIN_SKEWED: Final = 100
+FAILING_SHARE: Final = 0.5
+MIN_FAILED: Final = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem, found
 from rmqd.consumer.health.group_problems import messages, named, places, span, wait
 from rmqd.operate.diagnosis import cluster_findings as cluster
 from rmqd.operate.diagnosis import member_findings as members
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding
+from rmqd.operate.diagnosis.diagnosis_facts import FAILING_SHARE, MIN_FAILED, DiagnosisSnapshot, Finding
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -23,8 +23,6 @@ BEGUN_SECONDS: Final = 60.0
 """Within this time every member reports where it starts."""
 CATCHING_UP_SECONDS: Final = 300.0
 """A queue that would be done within this time is catching up."""
-FAILING_SHARE: Final = 0.5
-MIN_FAILED: Final = 3
 POISONED_TIMES: Final = 3
 """A message that was sent back this often did not fail by chance."""
 MAX_POISONED: Final = 3
@@ -109,7 +107,8 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
-        problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step)
+        slots = max(one.limit("consumeThreadMax", _THREADS) for queue in queues for one in now.owners(queue))
+        problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
         yield Finding(problem, "waits", queues=frozenset(queues))
         if cause in CAUSES["skewed_queue"].explains.split():
             moving = [queue for queue in queues if before.place(queue) != now.place(queue)]
@@ -151,7 +150,8 @@ def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQ
     owners, pulled = now.owners(queue), now.pulled(queue)
     if not owners or pulled is None:
         return "slow_handler" if owners else ""
-    return "flow_control" if _held_back(owners[0], pulled) and not _is_busy(owners[0]) else "slow_handler"
+    is_busy = _is_busy(owners[0], now.orderly)
+    return "flow_control" if _held_back(owners[0], pulled) and not is_busy else "slow_handler"
 
 
 def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
@@ -169,14 +169,17 @@ def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
     return f"pull_rate_limit={rate} messages a second" if rate and is_empty else ""
 
 
-def _is_busy(member: MemberReport) -> bool:
-    """Return whether at least half of its threads are in the handler, by the rates of the last minute."""
+def _is_busy(member: MemberReport, orderly: bool) -> bool:
+    """Return whether at least half of the possible calls of the handler run, by the rates of the last minute."""
     assert member.info is not None
+    slots = member.limit("consumeThreadMax", _THREADS)
+    if orderly:  # one call at a time for each queue
+        slots = min(slots, sum(bool(one.cached_msg_count) for one in member.info.mq_table.values()))
     calls = [
         one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)
         for one in member.info.status_table.values()
     ]
-    return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMax", _THREADS)
+    return sum(calls) >= BUSY_SHARE * slots
 
 
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
@@ -303,7 +306,7 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
     """Return all findings. Findings of brokers and of the daemon with the same cause become one, with the daemon's
-    next step.
+    next step, which for a queue is more precise than for the group.
     """
     joined = []
     for one in [*certain, *waits]:
@@ -312,15 +315,15 @@ def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Fin
         if same:
             of_daemon = [it for it in of_daemon if it not in same]
             evidence = "; ".join([problem.evidence, *(it.problem.evidence for it in same)])
-            problem = replace(problem, evidence=evidence, next=same[0].problem.next)
+            problem = replace(problem, evidence=evidence, next=same[-1].problem.next)
         joined.append(replace(one, problem=problem))
     return [*of_daemon, *joined]
 
 
 def _is_same(one: Finding, other: Finding) -> bool:
-    """Whether two findings have the same cause, and are about the same queues if they are about queues."""
+    """Whether two findings have the same cause, and are about the same queues if both are about queues."""
     causes = {CAUSES[it.problem.cause].diagnosed_as or it.problem.cause for it in (one, other)}
-    return len(causes) == 1 and (bool(one.queues & other.queues) or not (one.queues or other.queues))
+    return len(causes) == 1 and (bool(one.queues & other.queues) or not (one.queues and other.queues))
 
 
 def consequences(problems: Sequence[Problem]) -> dict[Problem, Problem]:

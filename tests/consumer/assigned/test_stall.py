@@ -98,3 +98,25 @@ def test_a_broker_without_light_queues_is_told_from_a_missing_topic() -> None:
     )
 
     assert "enableLmq=true" in problem.next
+
+
+def test_the_step_for_a_poisoned_queue_names_the_message_and_the_queue() -> None:
+    """The command that skips the message works as printed."""
+    seen = StallFacts(
+        retrying=1,
+        in_place=True,
+        oldest="message M",
+        oldest_id="M",
+        group="mailer",
+        topic="orders",
+        broker="b",
+        queue_id=3,
+    )
+    step = seen.explain().next
+    assert "`rmqd try mailer --id M`" in step
+    assert "`rmqd offsets reset mailer orders --skip 1 --broker b --queue 3`" in step
+
+
+def test_the_recommended_concurrency_is_twice_the_present_one() -> None:
+    seen = StallFacts(pending=5, slots=64, busy_slots=64, group="mailer")
+    assert "`rmqd concurrency mailer 128`" in seen.explain().next

@@ -252,6 +252,9 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
     ("small thresholds", two_looks(
         10, 80, 900, 700, cached_msg_count=10, status=QUICK, properties={"pullThresholdForQueue": "10"}),
         ["flow_control"]),
+    ("slower than what comes, in order", two_looks(
+        10, 80, 9000, 700, cached_msg_count=1000, status=replace(SLOW, consume_ok_tps=1.0), properties=ORDERLY),
+        ["skewed_queue", "slow_handler"]),
     ("on Spark", two_looks(10, 10, 100, user={"engine": "spark"}), []),
     ("catching up", two_looks(10, 500, 1500, 70, cached_msg_count=800, status=QUICK), []),
 ]  # fmt: skip
@@ -348,3 +351,49 @@ def test_a_cause_that_brokers_and_the_daemon_report_is_one_finding() -> None:
     (found,) = judge(seen, seen, findings_of_daemon({"problems": [problem]}, GROUP))
     assert found.next.startswith("do this")
     assert "the daemon reports: two subscribes to a" in found.evidence
+
+
+def test_a_cause_of_the_group_and_of_its_queues_is_one_finding() -> None:
+    """With the next step for the queue, which is more precise."""
+    stall = {"cause": "poison_message", "evidence": "the handler fails at C0A8", "next": "skip it"}
+    problem = stall | {"evidence": "all 48 attempts had one message, C0A8", "next": "try it"}
+    queue = {"topic": TOPIC, "broker": BROKER, "queue": 0, "stall": stall}
+    looks = two_looks(10, 10, 100, cached_msg_count=9, properties=ORDERLY, status=FAILS)
+    (poison,) = judge(*looks, findings_of_daemon({"queues": [queue], "problems": [problem]}, GROUP))
+    assert (poison.cause, poison.next.startswith("skip it")) == ("poison_message", True)
+    assert "all 48 attempts had one message" in poison.evidence
+    stall, problem = ({"cause": "broker_unreachable", "evidence": text, "next": "start it"} for text in "ab")
+    of_daemon = findings_of_daemon({"queues": [queue | {"stall": stall}], "problems": [problem]}, GROUP)
+    (away,) = judge(snapshot(brokers={}, topics={}, settings={}, queues={}), of_daemon=of_daemon)
+    assert (away.cause, away.next.startswith("start it")) == ("no_route", True)
+
+
+def test_the_recommended_concurrency_is_twice_the_member_s() -> None:
+    looks = two_looks(10, 10, 100, cached_msg_count=32, properties={"consumeThreadMax": "64"})
+    (slow,) = judge(*looks)
+    assert f"`rmqd concurrency {GROUP} 128`" in slow.next
+
+
+def test_the_command_for_a_read_only_broker_names_the_broker() -> None:
+    broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", permission=4)
+    (read_only,) = judge(snapshot(WELL, brokers={BROKER: broker}))
+    assert "`mqadmin updateBrokerConfig -b 10.0.0.9:10911 -k brokerPermission -v 6`" in read_only.next
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        ({}, ["failing_handler"]),
+        ({"share": 0.0}, []),
+        ({"mode": "shadow"}, []),
+        ({"results": {"acked": 9, "retried": 8}}, []),
+        ({"results": {"acked": 0, "retried": 2}}, []),
+    ],
+)
+def test_a_canary_that_fails_has_a_command_that_ends_it(changed: dict[str, Any], expected: list[str]) -> None:
+    canary = {"mode": "live", "plugin": "shop:New", "share": 0.05, "results": {"acked": 0, "retried": 8}} | changed
+    found = judge(snapshot(WELL), of_daemon=findings_of_daemon({"canary": canary}, GROUP))
+    assert [one.cause for one in found] == expected
+    for one in found:
+        assert "shop:New failed 8 of 8 attempts" in one.evidence
+        assert f"`rmqd canary {GROUP} --stop`" in one.next
