@@ -26,6 +26,7 @@ GROUP_LOOKS: Final = {
     "circuit half open": ("bad", "▲"),
     "stuck": ("bad", "▲"),
     "failing": ("bad", "▲"),
+    "problem": ("bad", "▲"),
     "failed": ("bad", "✕"),
 }
 QUEUE_LOOKS: Final = {
@@ -49,7 +50,9 @@ def style_of(state: str, calm: str = "") -> str:
 
 
 def state_text(group: dict[str, Any]) -> str:
-    """Return a group's state with its restrictions: paused, failing handler, open circuit, or all queues stuck."""
+    """Return a group's state with its restrictions: paused, failing handler, open circuit, all queues stuck, and the
+    causes of other problems.
+    """
     queues = group["queues"]
     is_stuck = bool(queues) and all(queue["state"] == "stuck" for queue in queues)
     circuit = group.get("circuit")
@@ -60,11 +63,12 @@ def state_text(group: dict[str, Any]) -> str:
         ("circuit half open", circuit is not None and circuit["state"] == "half_open"),
         ("every queue is stuck", is_stuck),
     )
-    return ", ".join([group["state"], *(text for text, applies in more if applies)])
+    others = [one["cause"] for one in group["problems"] if one["cause"] not in ("failing_handler", "circuit_open")]
+    return ", ".join([group["state"], *(text for text, applies in more if applies), *others])
 
 
 def is_alarming(group: dict[str, Any]) -> bool:
-    """Return whether an operator should check the group: it failed, its handler fails, or all queues are stuck."""
+    """Return whether an operator should check the group: it failed, has a problem, or all its queues are stuck."""
     return bool(group["failure"]) or state_text(group | {"paused": False}) != group["state"]
 
 
@@ -178,7 +182,7 @@ def state_word(group: Fields) -> str:
     for word in ("paused", "circuit open", "circuit half open", "failing", "stuck"):
         if group["state"] == "running" and word in told:
             return word
-    return str(group["state"])
+    return "problem" if group["state"] == "running" and group["problems"] else str(group["state"])
 
 
 def number(value: int | None) -> str:

@@ -1,0 +1,30 @@
+"""A group's state in the words of `rmqd status` and `rmqd top`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqd.daemon.http.status_view import is_alarming, state_text, state_word
+
+
+@pytest.mark.parametrize(
+    ("changed", "text", "word"),
+    [
+        ({}, "running", "running"),
+        ({"problems": [{"cause": "topic_missing"}]}, "running, topic_missing", "problem"),
+        ({"problems": [{"cause": "failing_handler"}], "failing": True}, "running, failing", "failing"),
+        (
+            {"problems": [{"cause": "broker_unreachable"}], "queues": [{"state": "stuck"}]},
+            "running, every queue is stuck, broker_unreachable",
+            "stuck",
+        ),
+        ({"problems": [{"cause": "poison_message"}], "paused": True}, "running, paused, poison_message", "paused"),
+        ({"problems": [{"cause": "topic_missing"}], "state": "failed"}, "failed, topic_missing", "failed"),
+    ],
+)
+def test_a_problem_of_a_group_is_seen_in_its_state(changed: dict[str, Any], text: str, word: str) -> None:
+    group = {"state": "running", "queues": [], "paused": False, "failing": False, "problems": [], "failure": None}
+    assert (state_text(group | changed), state_word(group | changed)) == (text, word)
+    assert is_alarming(group | changed) == bool(changed)
