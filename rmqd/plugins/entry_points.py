@@ -10,8 +10,10 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import math
 import re
 import sys
+import time
 import traceback
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
@@ -27,6 +29,8 @@ from rmqd.runtime.plain_text import describe
 IMPORTABLE: Final = "expected a module that can be imported"
 
 _OWN_FOLDER: Final = __file__.rpartition("/")[0]
+_imported_at: Final[dict[str, float]] = {}
+"""When this module imported others, in Unix seconds."""
 
 
 @functools.cache
@@ -119,16 +123,38 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
     if match is None:
         raise plugin_fault(f"{name!r} is not valid; expected {accepted}")
     module_name, attributes = match.groups()
+    if module_name not in sys.modules:
+        _imported_at[module_name] = time.time()
     try:
         target: Any = _import(module_name)
     except (Exception, SystemExit) as error:
         raise plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {IMPORTABLE}") from error
     for attribute in attributes.split("."):
         if not hasattr(target, attribute):
-            known = [one for one in dir(target) if not one.startswith("_")]
-            raise plugin_fault(f"the module {module_name} has no {attributes}: {unknown('name', attribute, known)}")
+            said = unknown("name", attribute, _own_names(target, module_name))
+            raise plugin_fault(f"the module {module_name} has no {attributes}: {said}{_changed(module_name)}")
         target = getattr(target, attribute)
     return target
+
+
+def _own_names(target: object, module_name: str) -> list[str]:
+    """Return the public functions and classes of a module's own package, or of a class; all names if there are none."""
+    names = {name: getattr(target, name) for name in dir(target) if not name.startswith("_")}
+    package = module_name.partition(".")[0]
+    own = [
+        name
+        for name, value in names.items()
+        if callable(value) and str(getattr(value, "__module__", "")).partition(".")[0] == package
+    ]
+    return own or list(names)
+
+
+def _changed(module_name: str) -> str:
+    """Return a hint if a module's file has changed since the import, because the process keeps the imported code."""
+    path = FilePath(getattr(sys.modules[module_name], "__file__", None) or "")
+    if not path.is_file() or path.stat().st_mtime <= _imported_at.get(module_name, math.inf):
+        return ""
+    return f"; {path} has changed since it was imported: restart the process to use new names"
 
 
 def _import(module_name: str) -> object:

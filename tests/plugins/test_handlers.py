@@ -452,3 +452,15 @@ def test_a_canary_is_checked_like_a_handler(canary: str, problem: str) -> None:
         assert problem in "\n".join(map(str, caught.value.problems))
     else:
         assert canary_of_group().name in canary
+
+
+def test_a_name_that_is_new_in_imported_code_needs_a_restart() -> None:
+    """The error lists handlers, not the module's imports, and says why `rmqd check` accepts the name."""
+    code = Path("grown.py")
+    code.write_text("import os\nfrom rmqd import Batch\ndef mail(batch): ...\n")
+    unknown = "test.yaml:6:15: groups.mailer.handler.plugin: the module grown has no ship: unknown name; expected mail"
+    assert problems(text("grown:ship"), to_run=True) == [unknown]
+    with code.open("a") as file:
+        file.write("def ship(batch): ...\n")
+    changed = f"; {code.absolute()} has changed since it was imported: restart the process to use new names"
+    assert problems(text("grown:ship"), to_run=True) == [unknown + changed]
