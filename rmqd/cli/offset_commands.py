@@ -99,7 +99,12 @@ def _change(
 
 def _goal(to: str | None, skip: int | None) -> reset_plan.ResetGoal:
     if (to is None) == (skip is None):
-        raise typer.BadParameter("expected one of --to and --skip", param_hint="--to")
+        problem = (
+            "missing; expected one of --to and --skip"
+            if to is None
+            else "given together with --skip; expected only one of them"
+        )
+        raise typer.BadParameter(problem, param_hint="--to")
     if skip is not None:
         return reset_plan.ResetGoal("skip", skip)
     assert to is not None

@@ -44,7 +44,7 @@ WRONG = [
     ("tail t --since yesterday -n 127.0.0.1:1", "or an age such as 10m"),
     ("tail t --tags '||' -n 127.0.0.1:1", "contains no tag"),
     ("offsets reset g t -n 127.0.0.1:1", "one of --to and --skip"),
-    ("offsets reset g t --to first --skip 1 -n 127.0.0.1:1", "one of --to and --skip"),
+    ("offsets reset g t --to first --skip 1 -n 127.0.0.1:1", "given together with --skip; expected only one of them"),
     ("offsets reset g t --to yesterday -n 127.0.0.1:1", "or first, last, or an offset"),
     ("offsets reset g t --to 2026-01-01T00:00:00 -n 127.0.0.1:1", "has no time zone"),
     ("offsets reset g t --to first --wait 5 -n 127.0.0.1:1", "5"),
