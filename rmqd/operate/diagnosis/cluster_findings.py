@@ -170,7 +170,6 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
             yield Finding(found("no_permission", evidence, group=name, step=_RIGHTS), "daemon")
     elif waits:
         yield Finding(found("no_members", f"the daemon's member waits: {waits}", group=name), "daemon")
-    yield from _canary(group.get("canary"), name)
     told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]
     told += [(queue.get("stall"), _place(queue, namespace)) for queue in group.get("queues", ())]
     steps: dict[tuple[str, str], str] = {}
@@ -183,6 +182,7 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     for (cause, evidence), step in steps.items():
         problem = Problem(cause, f"the daemon reports: {evidence}", step)
         yield Finding(problem, f"daemon {evidence}", queues=frozenset(queues[cause, evidence]))
+    yield from _canary(group.get("canary"), name)
 
 
 def _canary(canary: Mapping[str, Any] | None, name: str) -> Iterator[Finding]:

@@ -305,19 +305,17 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 
 def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
-    """Return all findings. Findings of brokers and of the daemon with the same cause become one, with the daemon's
-    next step, which for a queue is more precise than for the group.
+    """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
+    the daemon reports the group first, and then the more precise problems of queues and of the canary.
     """
-    joined = []
-    for one in [*certain, *waits]:
-        problem = one.problem
-        same = [it for it in of_daemon if _is_same(it, one)]
-        if same:
-            of_daemon = [it for it in of_daemon if it not in same]
-            evidence = "; ".join([problem.evidence, *(it.problem.evidence for it in same)])
-            problem = replace(problem, evidence=evidence, next=same[-1].problem.next)
-        joined.append(replace(one, problem=problem))
-    return [*of_daemon, *joined]
+    joined = [*certain, *waits]
+    for one in of_daemon:
+        place = next((place for place, other in enumerate(joined) if _is_same(one, other)), len(joined))
+        if same := joined[place:]:
+            evidence = f"{same[0].problem.evidence}; {one.problem.evidence}"
+            one = replace(same[0], problem=replace(same[0].problem, evidence=evidence, next=one.problem.next))
+        joined[place : place + 1] = [one]
+    return joined
 
 
 def _is_same(one: Finding, other: Finding) -> bool:

@@ -392,7 +392,9 @@ def test_the_command_for_a_read_only_broker_names_the_broker() -> None:
 )
 def test_a_canary_that_fails_has_a_command_that_ends_it(changed: dict[str, Any], expected: list[str]) -> None:
     canary = {"mode": "live", "plugin": "shop:New", "share": 0.05, "results": {"acked": 0, "retried": 8}} | changed
-    found = judge(snapshot(WELL), of_daemon=findings_of_daemon({"canary": canary}, GROUP))
+    problem = {"cause": "failing_handler", "evidence": "8 attempts failed", "next": "see its log"}
+    of_daemon = {"canary": canary, "problems": [problem] if expected else []}
+    found = judge(snapshot(WELL), of_daemon=findings_of_daemon(of_daemon, GROUP))
     assert [one.cause for one in found] == expected
     for one in found:
         assert "shop:New failed 8 of 8 attempts" in one.evidence
