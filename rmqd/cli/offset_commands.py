@@ -97,17 +97,13 @@ def _change(
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
-def _goal(to: str | None, skip: int | None) -> reset_plan.ResetGoal:
-    if (to is None) == (skip is None):
-        problem = (
-            "missing; expected one of --to and --skip"
-            if to is None
-            else "given together with --skip; expected only one of them"
-        )
-        raise typer.BadParameter(problem, param_hint="--to")
+def _goal(to: str | None, skip: int | None) -> Goal:
+    if to is not None and skip is not None:
+        raise typer.BadParameter("given together with --skip; expected only one of them", param_hint="--to")
     if skip is not None:
-        return reset_plan.ResetGoal("skip", skip)
-    assert to is not None
+        return reset_plan.Goal("skip", skip)
+    if to is None:
+        raise typer.BadParameter("missing; expected one of --to and --skip", param_hint="--to")
     if to in ("first", "last"):
         return reset_plan.ResetGoal("first" if to == "first" else "last")
     if re.fullmatch(r"[0-9]{1,18}", to, re.ASCII):
