@@ -113,7 +113,7 @@ def test_a_stopped_queue_and_a_reason_are_readable() -> None:
         ],
     }
     lines = [re.sub(r"\x1b\[\d+m", "", line) for line in status_lines(document)]
-    shown = "mailer  failed, paused, failing, every queue is stuck, broadcasting, on Spark"
+    shown = "mailer  failed, paused, failing, every queue is stuck, mode_mismatch, broadcasting, on Spark"
     assert lines[:4] == ["rmqd 1  2 workers", "  worker 1 has died", "", shown]
     assert lines[4] == "  boom"
     assert lines[5] == "  handled 2.5/s, failed 2.5/s, retried 2.5/s, dead-lettered 0.0/s"
