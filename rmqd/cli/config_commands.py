@@ -118,7 +118,7 @@ class JavaConversion:
             if listener and str(one.value).lower() == "true":
                 groups.setdefault(listener[1], {})[listener[2]] = "*"
             elif listener:
-                self._remark(one, f"the listener of group {listener[1]} is off; the group is left out")
+                self._remark(one, f"this listener is off; group {listener[1]} does not subscribe to {listener[2]}")
             elif what in naming:
                 self._remark(one, f"{naming[what].key} is used; write a second group by hand")
             elif what:
@@ -135,7 +135,8 @@ class JavaConversion:
                 if not given:
                     self.remarks.append(f"the file names no {what.lower()}; replace {what} by the listener's")
         shared = "defaults" if len(groups) > 1 else next(iter(groups))
-        for one in sorted(rest, key=lambda one: _plain(one.key).endswith("min")):  # the larger number applies
+        # Java's thread pool has an unbounded queue, so it never grows to its maximum
+        for one in sorted(rest, key=lambda one: one.is_one_of(("consumeThreadMax",))):
             self._take(one, shared)
         own: dict[str, dict[str, Any]] = self.config.pop("groups", {})
         self.config["groups"] = {}
@@ -147,14 +148,16 @@ class JavaConversion:
     def _take(self, one: JavaSetting, group: str) -> None:
         """Add one setting to the configuration, at its counterpart."""
         key = one.key.removeprefix("rocketmq.")
-        is_known = java_names.listed(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # not just `url`
+        is_code = java_names.listed(key, java_names.KEYS) in ("handler.plugin", "offset_store.plugin")
+        if is_code:  # the name of a class: MessageListenerOrderly is a mode
+            key = str(one.value)
+        is_known = java_names.listed(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
         place = forms.place_of_java_name(root_model.RootConfig, key) if is_known else None
         model = forms.model_at(root_model.RootConfig, place[:-1]) if place else None
         if place is None or model is None or place == ("groups",):
             reason = java_names.listed(key, java_names.REASONS)
-            self._remark(
-                one, f"there is no key: {reason}" if reason else "unknown; it is not a setting of the consumer"
-            )
+            remark = f"there is no key: {reason}" if reason else "unknown; it is not a setting of the consumer"
+            self._remark(one, "Java code; write it again in Python" if is_code else remark)
             return
         if place[0] == "groups":
             place = ("defaults", *place[2:]) if group == "defaults" else ("groups", group, *place[2:])

@@ -24,7 +24,7 @@ rocketmq:
     message-model: CLUSTERING
     access-key: AK-1
     secret-key: ${MQ_SECRET}
-    consume-thread-max: 2000
+    consume-thread-number: 2000
     consume-timeout: 15
     tls-enable: true
     listeners: {audit: {orders: false}}
@@ -42,7 +42,8 @@ consumeMessageBatchMaxSize 32
 consumeFromWhere=CONSUME_FROM_FIRST_OFFSET
 pullThresholdSizeForQueue=200
 suspendCurrentQueueTimeMillis=2000
-consumeMode=ORDERLY
+messageListener=MessageListenerOrderly
+offsetStore=com.shop.Store
 pullBatchSizeInBytes=1000
 instanceName=\\u0061b
 jdbc.url=here
@@ -85,10 +86,10 @@ def test_settings_of_spring() -> None:
     assert sorted(remarks) == [
         "application.yml:12: rocketmq.consumer.access-key: a secret; set it as the environment variable "
         "RMQD_ACCESS_KEY",
-        "application.yml:14: rocketmq.consumer.consume-thread-max: not converted: 2000 is out of range; expected a "
+        "application.yml:14: rocketmq.consumer.consume-thread-number: not converted: 2000 is out of range; expected a "
         "whole number from 1 to 1000, or auto",
-        "application.yml:17: rocketmq.consumer.listeners.audit.orders: the listener of group audit is off; the group "
-        "is left out",
+        "application.yml:17: rocketmq.consumer.listeners.audit.orders: this listener is off; group audit does not "
+        "subscribe to orders",
         "application.yml:3: rocketmq.name-server: mq.name-server is the environment variable MQ_NAMESERVER here",
         "application.yml:4: rocketmq.access-channel: there is no key: always LOCAL; it only changes the trace",
         "application.yml:5: rocketmq.producer.group: a setting of producers, which have no configuration here",
@@ -109,12 +110,13 @@ def test_properties_of_java() -> None:
                 "pull_threshold_size_for_queue": "200MiB",
                 "suspend_current_queue_time": "2000ms",
                 "consume_mode": "orderly",
-                "handler": {"plugin": "handlers:handle", "concurrency": 64},
+                "handler": {"plugin": "handlers:handle", "concurrency": 20},
             }
         },
     }
     assert [remark.partition(": ")[2] for remark in remarks] == [
+        "offsetStore: Java code; write it again in Python",
         "pullBatchSizeInBytes: there is no key: always 262144; lower pull_batch_size for large messages",
         "jdbc.url: unknown; it is not a setting of the consumer",
-        "consumeThreadMin: consumeThreadMax has the same counterpart, and is used",
+        "consumeThreadMax: consumeThreadMin has the same counterpart, and is used",
     ]
