@@ -179,7 +179,7 @@ def _is_busy(member: MemberReport, orderly: bool) -> bool:
         one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)
         for one in member.info.status_table.values()
     ]
-    return sum(calls) >= BUSY_SHARE * slots
+    return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMin", _THREADS)
 
 
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:

@@ -249,6 +249,10 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
         10, 10, 100, cached_msg_count=9, properties=ORDERLY, status=FAILS), ["poison_message"]),
     ("slower than what comes", two_looks(
         10, 80, 900, 700, cached_msg_count=800, status=SLOW), ["skewed_queue", "slow_handler"]),
+    ("a maximum of threads that Java's pool never reaches", two_looks(
+        10, 80, 900, 700, cached_msg_count=10, status=SLOW,
+        properties={"pullThresholdForQueue": "10", "consumeThreadMin": "20", "consumeThreadMax": "64"}),
+        ["skewed_queue", "slow_handler"]),
     ("small thresholds", two_looks(
         10, 80, 900, 700, cached_msg_count=10, status=QUICK, properties={"pullThresholdForQueue": "10"}),
         ["flow_control"]),
