@@ -26,6 +26,7 @@ public final class LedgerConsumer {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer( // the one constructor with a hook of 4.x and 5.x
             options.text("group"), hook(options), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(options.text("namesrv"));
+        consumer.setMqClientApiTimeout(30_000); // after 3 s on a busy machine its start fails
         consumer.setNamespace(options.text("namespace", null));
         if (!options.text("namespace-v2", "").isEmpty()) { // by its name, too
             consumer.getClass().getMethod("setNamespaceV2", String.class)
