@@ -7,6 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
 from setuptools import Distribution, Extension
 
 
@@ -31,4 +32,7 @@ class NativeCoreHook(BuildHookInterface[Any]):
         if built:
             build_data["artifacts"] += built
             build_data["pure_python"] = False
-            build_data["infer_tag"] = True
+            # The binary uses the limited API, so the wheel is for Python 3.11 and later; hatchling's infer_tag names
+            # only the Python of the build. Like infer_tag, it does not claim to run on other distributions.
+            tags = (str(tag) for tag in sys_tags() if not tag.platform.startswith(("manylinux", "musllinux")))
+            build_data["tag"] = next(tag for tag in tags if tag.startswith("cp311-abi3-"))
