@@ -38,8 +38,8 @@ _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms
 def _why(letter: dict[str, Any]) -> str:
     """Return the reason and, in front of it, the exception if there is one: many letters have the same reason."""
     reason, lines = letter["reason"] or "-", (letter["exception"] or "").splitlines()
-    told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")[:_MAX_ERROR]
-    return reason if not told or reason in told else f"{told} ({reason})"
+    told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")
+    return reason if not told or reason in told else f"{told[:_MAX_ERROR]} ({reason})"
 
 
 _LETTERS: Final[Columns] = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.cli.offset_changes import Backup
-from rmqd.wire.topics import retry_topic
+from rmqd.wire.topics import dlq_topic, retry_topic
 from tests.cli.cluster import QUEUES, Cluster
 from tests.cli.command import Ended
 from tests.cli.in_process import rmqd
@@ -195,6 +195,15 @@ def test_dead_letters_are_shown_chosen_replayed_and_purged(own_cluster: Cluster,
     assert counts() == (0, 4)
     handled = cluster.run_handler(lambda batch: None, "failing", "failer", consume_from_where="last_offset")
     assert sorted(message.keys or "" for message in handled.acked) == ["k0", "k1", "k2"]
+
+
+def test_a_reason_that_is_the_text_of_the_exception_is_shown_once(cluster: Cluster) -> None:
+    cluster.give_up("typed", "typed_orders")
+    reason = "the body is not a valid Order in JSON: total: Field required"
+    trace = f"Traceback (most recent call last):\nrmqd.handler_api.decisions.InvalidPayloadError: {reason}\n"
+    properties = {"RETRY_TOPIC": "typed_orders", "RMQD_REASON": reason, "RMQD_EXCEPTION": trace}
+    cluster.send(dlq_topic("typed"), "{}", keys="order-3", queue_id=0, properties=properties)
+    assert f"  {reason}  order-3  {{}}\n" in cluster.ask("dlq", "show", "typed").out
 
 
 HANDLER = """
