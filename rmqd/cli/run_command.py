@@ -74,8 +74,9 @@ def dev(
     """Run the groups of a configuration for development, with a RocketMQ and a prompt to send messages.
 
     The RocketMQ is rmqd's embedded one, in memory, with the topics of the configuration. Its name servers and client
-    settings are not used. Port 9876 is used if it is free, so that other commands find it. Retries are delivered after
-    seconds. Saving the configuration reloads it, saving a handler's file restarts its group.
+    settings are not used. Port 9876 is used if it is free, so that other commands find it; otherwise the output has the
+    option that they need. Retries are delivered after seconds. Saving the configuration reloads it, saving a handler's
+    file restarts its group.
 
     A line of input sends a message: TOPIC BODY, or TOPIC --keys K --tags T --property NAME=VALUE BODY. Ctrl-C ends it.
 
@@ -86,11 +87,18 @@ def dev(
     log_setup.configure_logging("warning", "auto")
     options = replace(demo_play.demo_broker(()), port=int(_free_address(_NAME_SERVER).rpartition(":")[2]))
     with tempfile.TemporaryDirectory(prefix="rmqd-dev-") as folder, testing_rocketmq.RocketMQ(options) as rocketmq:
-        path = config_source.find_config(file)
-        local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
-        http = _free_address(load.load_config(path, local).http.listen)
+        try:
+            path = config_source.find_config(file)
+            local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
+            listen = load.load_config(path, local).http.listen
+        except FileNotFoundError as error:
+            fail(ExitCode.CONFIG, str(error))
+        http = _free_address(listen)
         session = DevSession(path, (*local, f"http.listen={http}"), rocketmq)
         say([f"RocketMQ {rocketmq.nameserver}, in memory; status page http://{http}/; saved files apply at once"])
+        addresses = (("send --nameserver", _NAME_SERVER, rocketmq.nameserver), ("status --http", listen, http))
+        if others := [f"rmqd {command} {used}" for command, preferred, used in addresses if used != preferred]:
+            say([f"other addresses than usual, so in other terminals: {', '.join(others)}"])
         say([f"send a message: {session.example}    Ctrl-C ends"])
         sys.stdout.flush()
         for work in (session.send_lines, session.watch):
@@ -132,7 +140,7 @@ class DevSession:
     @property
     def example(self) -> str:
         """A line for the prompt."""
-        return f'{next(iter(self._topics), "TOPIC")} {{"id": "1"}}'
+        return f'{next(iter(self._topics), "TOPIC")} {{"id": "order-1", "total": 12}}'
 
     def send_lines(self) -> None:
         """Send the lines of standard input. On a terminal its end ends the session."""
