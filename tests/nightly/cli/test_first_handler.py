@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.postgresql import PostgresqlServer
+from tests.servers.process import free_port
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -70,6 +71,10 @@ class Newcomer:
         """Edit a file of the project."""
         (self._folder / "order-book" / file).write_text(text)
 
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replace a text in a file of the project."""
+        self.write(file, (self._folder / "order-book" / file).read_text().replace(old, new))
+
     def leave(self) -> None:
         """Close the terminal."""
         assert self._shell.stdin is not None
@@ -84,23 +89,39 @@ def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, 
     newcomer = Newcomer(tmp_path, {"SHOP_DB": shop, "SHOP_TEST_DB": test})
     blocks = [(found["file"], found["language"], found["text"]) for found in BLOCK.finditer(PAGE)]
     assert [file or language for file, language, _ in blocks] == [
-        "sh", "sh", "sh", "tests/conftest.py", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
+        "sh", "sh", "sh", "sh", "sh", "sh", "sh", "sh",
+        "tests/conftest.py", "sh", "order_book/handler.py", "tests/test_handler.py", "sh",
     ]  # fmt: skip
-    project, dev, send, conftest, without_cases, handler, tests, end = (text for *_, text in blocks)
-    # a port of this test's own in place of the usual ones
-    dev = dev.replace("rmqd dev", "rmqd dev --set http.listen=127.0.0.1:0 &")  # the second terminal
+    texts = [text for *_, text in blocks]
+    project, dev, send, pause, dead, replay = texts[1:7]  # not the installations: `make dist` tries one
+    conftest, without_cases, handler, tests, end = texts[8:]
     try:
         newcomer.run(project)
         newcomer.reads(lambda log: "3 passed" in log, "the project's own tests pass")
-        newcomer.run(dev)
+        config = tmp_path / "order-book" / "config" / "rmqd.yaml"  # ports of this test's own in place of the usual ones
+        config.write_text(f"http: {{listen: 127.0.0.1:{free_port()}}}\n{config.read_text()}")
+        newcomer.run(dev.replace("rmqd dev", "rmqd dev &"))  # the second terminal
         newcomer.reads(lambda log: "RocketMQ 127" in log, "the broker listens")
         address = re.findall(r"RocketMQ ([\d.:]+)", newcomer.log.read_text())[0]
         newcomer.run(f"export RMQD_NAMESERVER={address}\n{send}")
         newcomer.reads(lambda log: "order order-1 over 12" in log, "the template handles an order")
+        newcomer.run(pause)
+        newcomer.reads(lambda log: "order order-2 over 7" in log, "the resumed group handles an order")
+        log = newcomer.log.read_text()
+        assert log.index("order-book  running, paused") < log.index("order order-2 over 7")
+        send_invalid, show = dead.splitlines()
+        newcomer.run(send_invalid)
+        newcomer.reads(lambda log: "message.dead_lettered" in log, "the invalid order is a dead letter")
+        newcomer.run(show)
+        newcomer.reads(lambda log: "total: Field required  order-3" in log, "the reason is shown")
+        newcomer.edit("order_book/handler.py", "total: int", "total: int = 0")
+        newcomer.reads(lambda log: "handler.reloaded" in log, "the edit is taken over")
+        newcomer.run(replay)
+        newcomer.reads(lambda log: "order order-3 over 0" in log, "the dead letter is handled")
         newcomer.write("tests/conftest.py", conftest)
         newcomer.run(without_cases)
         newcomer.write("order_book/handler.py", handler)
-        newcomer.reads(lambda log: "handler.reloaded" in log, "the edit is taken over")
+        newcomer.reads(lambda log: log.count("handler.reloaded") == 2, "the second edit is taken over")
         newcomer.run("pytest")
         newcomer.reads(lambda log: "2 passed" in log, "the template's tests pass with the new handler")
         newcomer.write("tests/test_handler.py", tests)
@@ -108,7 +129,7 @@ def test_the_path_leads_to_one_row_for_each_order(postgresql: PostgresqlServer, 
         newcomer.reads(lambda log: "1 passed" in log, "the test with chaos passes")
         rows = "SELECT * FROM orders"
         wait_until(
-            lambda: _rows(postgresql, shop, rows) == [("order-2", 7)], "it alone is a row: no test wrote there", 60
+            lambda: _rows(postgresql, shop, rows) == [("order-4", 9)], "it alone is a row: no test wrote there", 60
         )
     finally:
         newcomer.leave()
