@@ -55,7 +55,9 @@ def test_dev_sends_lines_to_its_groups_and_reloads_a_saved_configuration(tmp_pat
                 return process.stdout.readline()
 
             assert process.stdout.readline().startswith("RocketMQ 127.0.0.1:")
-            others = r"other addresses than usual, so in other terminals: (rmqd send --nameserver \S+, )?rmqd status --http "
+            others = (
+                r"other addresses than usual, so in other terminals: (rmqd send --nameserver \S+, )?rmqd status --http "
+            )
             assert re.match(others + r"127.0.0.1:[1-9]\d+\n", process.stdout.readline())
             assert process.stdout.readline() == 'send a message: orders {"id": "order-1", "total": 12}    Ctrl-C ends\n'
             assert re.match(

@@ -198,18 +198,33 @@ def test_the_readme_lists_every_command_and_no_other() -> None:
     assert sorted(row[0] for row in table(TOP / "README.md", "## Commands")) == sorted(f"`rmqd {n}`" for n in commands)
 
 
-def test_the_runbook_names_commands_and_options_that_there_are() -> None:
-    spans = re.findall(r"`rmqd ([^`]+)`", (TOP / "docs" / "runbook.md").read_text())
+def test_the_pages_name_commands_and_options_that_there_are() -> None:
+    """In code between words, and in blocks of a shell: these are not run, because they need a cluster or a person."""
+    everything = command_line()
+    shell = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+    lines = {}
+    for page in PAGES:
+        text = page.read_text()
+        blocks_lines = "".join(shell.findall(text)).replace("\\\n", "").splitlines()
+        lines[page.name] = [
+            *re.findall(r"`rmqd ([^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)),
+            *(found[1] for line in blocks_lines if (found := re.match(r"(?:\$ )?rmqd (.*)", line))),
+        ]
 
-    assert spans
-    for span in spans:
-        command: Any = command_line()
-        for word in span.split():
+    def check(place: str) -> None:
+        words = re.split(r" (?:--|[#|>&]+)(?: |$)", place.partition(": ")[2])[0].split()
+        command: Any = everything
+        for word in words:
             command = vars(command).get("commands", {}).get(word, command)
-        command.load()
-        assert command.name == span.split()[0] or command.name in span.split()[1:2], span
-        known = {name for option in command.params for name in option.opts}
-        assert {word for word in span.split() if word.startswith("-")} <= known, span
+        if hasattr(command, "load"):  # not a group of commands
+            command.load()
+        known = {name for option in command.params for name in option.opts} | {"--help", "-h"}
+        assert words[0].startswith("-") or words[0].isupper() or command.name in words[:2], words
+        assert {word.partition("=")[0] for word in words if re.match("--?[a-z]", word)} <= known
+
+    cases = [f"{page}: {line}" for page, found in lines.items() for line in found]
+    assert len(cases) > 300
+    assert failing(cases, check) == []
 
 
 def test_every_option_of_the_handlers_is_described_with_its_default() -> None:
