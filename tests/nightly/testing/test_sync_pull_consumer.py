@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,21 @@ from rmqd import SyncPullConsumer
 from rmqd.testing import RocketMQ
 
 
-def test_the_script_of_the_docs_counts_each_order_once(rocketmq: RocketMQ) -> None:
+def test_the_scripts_of_the_docs_count_each_order_once_and_read_a_time_range(rocketmq: RocketMQ) -> None:
     page = Path(__file__).parents[3] / "docs" / "pull-consumer.md"
-    [code] = re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
     script: dict[str, Any] = {}
-    exec(code, script)
+    for code in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        exec(code, script)
     rocketmq.create_topic("orders", queues=2)
     for customer, tags in [("ada", "paid"), ("ada", "refunded"), ("grace", "paid"), ("ada", "lost")]:
         rocketmq.send("orders", customer, tags=tags)
 
     assert script["report"](rocketmq.nameserver) == {"ada": 2, "grace": 1}
     assert script["report"](rocketmq.nameserver) == {}
+    now = datetime.now(UTC)
+    since = sorted(script["bodies_since"](rocketmq.nameserver, now - timedelta(hours=1)))
+    assert since == [b"ada", b"ada", b"ada", b"grace"]
+    assert script["bodies_since"](rocketmq.nameserver, now + timedelta(hours=1)) == []
 
 
 def test_an_interrupt_ends_a_poll_and_loses_no_message(rocketmq: RocketMQ) -> None:
