@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, date, datetime
@@ -73,6 +74,18 @@ async def test_rows_have_what_the_archive_has_in_folders_by_date_and_topic(tmp_p
         name: SQL_TYPES[COLUMNS[name][0]] for name in schema.names
     }
     assert set(DEFAULT_COLUMNS) - {"store_size"} == {*schema.names, "topic"}
+
+
+async def test_the_example_of_the_page_reads_the_files_of_the_manifest(tmp_path: Path) -> None:
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(1, 2, 3))
+    (tmp_path / "date=2026-01-01" / "topic=orders" / "not-listed.parquet").write_text("of a process that was killed")
+
+    page = (Path(__file__).parents[2] / "docs" / "destinations.md").read_text()
+    [code] = re.findall(r"^```python no-run\n(import json.*?)^```", page, re.DOTALL | re.MULTILINE)
+    found: dict[str, Any] = {}
+    exec(code.replace("/data/orders", str(tmp_path)), found)
+    assert found["orders"].to_table()["topic"].to_pylist() == ["orders"] * 3
 
 
 async def test_columns_get_what_their_expressions_name_as_their_types_say(tmp_path: Path) -> None:
