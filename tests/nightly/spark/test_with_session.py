@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,6 +42,49 @@ def test_the_documents_notebook_runs(
     assert "|paid|       2|" in capfd.readouterr().out
     assert [row.body for row in spark.read.parquet(str(tmp_path / "orders")).collect()] == ["first", "second"]
     assert broker.offsets("orders_archive", "orders") == {0: 2}
+
+
+def test_the_documents_shorter_examples_run(
+    spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """On one session, as a reader would type them one after the other. tests/nightly/spark/test_jobs.py has others."""
+    names: dict[str, Any] = {"spark": spark, "rmqd": rmqd}
+
+    def run(page: str, part: str) -> str:
+        text = (Path(__file__).parents[3] / "docs" / page).read_text()
+        [code] = [
+            one for one in re.findall(r"^```python no-run\n(.*?)^```", text, re.DOTALL | re.MULTILINE) if part in one
+        ]
+        exec(re.sub(r"127.0.0.1:9876|ns-1:9876", broker.nameserver, code), names)
+        return capfd.readouterr().out
+
+    broker.create_topic("orders", 1)
+    broker.send("orders", '{"id": 17, "lines": [{"sku": "ink", "price": 2.5}]}', "no JSON", tags="paid")
+    broker.fill("refunds-eu", 1, 1)
+    shown = run("spark.md", "_bad_row IS NULL")
+    assert "| 17|" in shown
+    assert "[6E 6F 20 4A 53 4" in shown, "the body that is no JSON"
+    try:
+        run("spark.md", "create_views(")
+        run("spark.md", "filterPushdown")
+        assert names["orders"].where("tags = 'paid'").count() == 2
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+        for view in ("orders", "refunds-eu"):
+            spark.catalog.dropTempView(view)
+
+    run("from-kafka.md", "CAST(body AS STRING) AS value")
+    written = names["orders"].writeStream.format("noop").option("checkpointLocation", str(tmp_path / "noop")).start()
+    written.processAllAvailable()
+    names["query"] = written
+    assert run("spark.md", "rmqd.spark.lag(query").startswith("0 {")
+    written.stop()
+
+    refunds = spark.read.format("rocketmq").options(nameserver=broker.nameserver, subscribe="refunds-eu")
+    names["refunds"] = refunds.option("includeProperties", True).load()
+    run("spark.md", "dropDuplicates")
+    assert names["once"].count() == 1
+    run("databricks-and-emr.md", "def where(")
 
 
 def test_a_query_has_kafkas_columns_its_lag_and_short_errors(
