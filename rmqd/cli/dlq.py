@@ -89,10 +89,7 @@ class LetterOptions:
 async def marks_reader(
     target: ClusterTarget, client: instance.ClientInstance
 ) -> Callable[[str], dead_letter.LetterMarks]:
-    """Return a function that reads the marks of a group's settled dead letters. Both raise RmqdError.
-
-    The group's name is as brokers know it.
-    """
+    """Return a function that reads a group's marks of settled letters, by its name at brokers. Both raise RmqdError."""
     await client.cluster_id.learn(may_write=False)
 
     def read(group: str) -> dead_letter.LetterMarks:

@@ -97,11 +97,11 @@ def _change(
     return reset_plan.OffsetChange(target.wrapped(group), target.wrapped(topic), goal, scope)
 
 
-def _goal(to: str | None, skip: int | None) -> Goal:
+def _goal(to: str | None, skip: int | None) -> reset_plan.ResetGoal:
     if to is not None and skip is not None:
         raise typer.BadParameter("given together with --skip; expected only one of them", param_hint="--to")
     if skip is not None:
-        return reset_plan.Goal("skip", skip)
+        return reset_plan.ResetGoal("skip", skip)
     if to is None:
         raise typer.BadParameter("missing; expected one of --to and --skip", param_hint="--to")
     if to in ("first", "last"):

@@ -87,12 +87,9 @@ def dev(
     log_setup.configure_logging("warning", "auto")
     options = replace(demo_play.demo_broker(()), port=int(_free_address(_NAME_SERVER).rpartition(":")[2]))
     with tempfile.TemporaryDirectory(prefix="rmqd-dev-") as folder, testing_rocketmq.RocketMQ(options) as rocketmq:
-        try:
-            path = config_source.find_config(file)
-            local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
-            listen = load.load_config(path, local).http.listen
-        except FileNotFoundError as error:
-            fail(ExitCode.CONFIG, str(error))
+        path = config_source.find_config(file)
+        local = [*(overrides or ()), *_local_settings(path, rocketmq.nameserver), f"state_dir={folder}"]
+        listen = load.load_config(path, local).http.listen
         http = _free_address(listen)
         session = DevSession(path, (*local, f"http.listen={http}"), rocketmq)
         say([f"RocketMQ {rocketmq.nameserver}, in memory; status page http://{http}/; saved files apply at once"])

@@ -310,10 +310,7 @@ class AssignmentStatus(ABC):
     def _named(self) -> StallFacts:
         """Return StallFacts with the names for evidence and next steps."""
         options = self._context.options
-        queue, group = (
-            self._message_queue.without(options.namespace),
-            unwrap_namespace(options.group, options.namespace),
-        )
+        queue, group = self._message_queue.without(options.namespace), options.plain_group
         return StallFacts(broker=queue.broker_name, queue_id=queue.queue_id, group=group, topic=queue.topic)
 
     def _current_state(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,6 +13,7 @@ import pytest
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_retries import PopRetries
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
@@ -62,6 +64,7 @@ class Case:
             client=SimpleNamespace(routes=routes, heartbeat=heartbeat, remoting=self.client.remoting),
             options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"}, announced={},
         )  # fmt: skip
+        self.context.announce = partial(GroupContext.announce, cast("Any", self.context))
         self.retries = PopRetries(cast("Any", self.context))
 
     def is_read(self) -> bool:

@@ -52,7 +52,8 @@ def test_a_group_moves_from_java_and_back_under_load(
         wait_until(lambda: len(finished(path)) > enough, f"{path.name} handles what comes", PATIENCE_SECONDS)
 
     def owns(number: int) -> bool:
-        return sum(queue["topic"] == topic and not queue["is_retry"] for queue in rmqd.queues(group)) == number
+        owned = [queue for queue in rmqd.queues(group) if queue["topic"] == topic and not queue["is_retry"]]
+        return len(owned) == number
 
     with (
         Load(rocketmq, topic, 100_000, per_second=80) as load,
