@@ -107,7 +107,7 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
-        slots = max(one.limit("consumeThreadMax", _THREADS) for queue in queues for one in now.owners(queue))
+        slots = max(one.limit("consumeThreadMin", _THREADS) for queue in queues for one in now.owners(queue))
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
         yield Finding(problem, "waits", queues=frozenset(queues))
         if cause in CAUSES["skewed_queue"].explains.split():
@@ -172,14 +172,14 @@ def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
 def _is_busy(member: MemberReport, orderly: bool) -> bool:
     """Return whether at least half of the possible calls of the handler run, by the rates of the last minute."""
     assert member.info is not None
-    slots = member.limit("consumeThreadMax", _THREADS)
+    slots = member.limit("consumeThreadMin", _THREADS)
     if orderly:  # one call at a time for each queue
         slots = min(slots, sum(bool(one.cached_msg_count) for one in member.info.mq_table.values()))
     calls = [
         one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)
         for one in member.info.status_table.values()
     ]
-    return sum(calls) >= BUSY_SHARE * member.limit("consumeThreadMin", _THREADS)
+    return sum(calls) >= BUSY_SHARE * slots
 
 
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
