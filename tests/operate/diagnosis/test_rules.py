@@ -373,7 +373,7 @@ def test_a_cause_of_the_group_and_of_its_queues_is_one_finding() -> None:
 
 
 def test_the_recommended_concurrency_is_twice_the_member_s() -> None:
-    looks = two_looks(10, 10, 100, cached_msg_count=32, properties={"consumeThreadMax": "64"})
+    looks = two_looks(10, 10, 100, cached_msg_count=32, properties={"consumeThreadMin": "64"})
     (slow,) = judge(*looks)
     assert f"`rmqd concurrency {GROUP} 128`" in slow.next
 
