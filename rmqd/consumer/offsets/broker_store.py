@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from functools import partial
 
 import structlog
@@ -237,18 +237,21 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
         due = {queue: offset for queue, offset in offsets.items() if self.is_due(queue, offset)}
-        unchanged = [queue for queue in offsets if queue not in due and self.committed.get(queue) == offsets[queue]]
-        if not due:
-            return await self.check_stored(unchanged)
         commits = [Commit(queue, offset, self._epoch(queue)) for queue, offset in due.items()]
-        return all(await asyncio.gather(self._commit_all(commits), self.check_stored(unchanged)))
+        unchecked = self._unchecked(q for q in offsets if q not in due and self.committed.get(q) == offsets[q])
+        work = [self._commit_all(commits)] if commits else []
+        return all(await asyncio.gather(*work, *map(self._commit_if_lost, unchecked)))
 
     async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
+        return all(await asyncio.gather(*map(self._commit_if_lost, self._unchecked(queues))))
+
+    def _unchecked(self, queues: Iterable[MessageQueue]) -> Collection[list[Commit]]:
+        """Return the commits that were last checked long ago; a list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
             if now - self._written[queue].at >= REPEAT_SECONDS:
                 unchecked[queue[:2]].append(Commit(queue, self.committed[queue], self._epoch(queue)))
-        return all(await asyncio.gather(*map(self._commit_if_lost, unchecked.values())))
+        return unchecked.values()
 
     async def _commit_all(self, commits: list[Commit]) -> bool:
         """Commit concurrently. Return whether all succeeded."""
@@ -261,6 +264,8 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
         A broker deletes a group's offsets of a topic together, so if it has the one stored first, it has the others.
         """
+        if not (commits := [commit for commit in commits if self._epoch(commit.queue) == commit.epoch]):
+            return True
         first, asked_at = min(commits, key=lambda commit: self._written[commit.queue].at), self._clock.monotonic()
         try:
             async with self._client.offset_request(first.queue):

@@ -232,6 +232,41 @@ async def test_one_read_shows_that_a_broker_still_has_all_unchanged_offsets_of_a
     assert broker.offsets == {(GROUP, queue): 7 for queue in queues}
 
 
+@pytest.mark.parametrize("is_alone", [True, False])
+async def test_a_check_of_unchanged_offsets_ends_with_the_ownership(owner: Owner, *, is_alone: bool) -> None:
+    """The queue is released right after the round has begun."""
+    other = owner.broker.create_topic(TOPIC, 2)[1]
+    await owner.persist(7)
+    owner.clock.turn(REPEAT_SECONDS)
+    del owner.broker.offsets[GROUP, owner.queue]
+    offsets = {owner.queue: 7} if is_alone else {owner.queue: 7, other: 3}
+    a_round = asyncio.create_task(owner.store.persist(offsets))
+    await asyncio.sleep(0)
+    owner.store.forget(owner.queue)
+    assert await a_round
+    assert owner.commits == [7]
+
+
+async def test_a_check_of_unchanged_offsets_does_not_undo_a_reset_that_follows(owner: Owner) -> None:
+    """The round also commits another queue. The broker has the operator's reset, and refuses this member's commit."""
+    other = owner.broker.create_topic(TOPIC, 2)[1]
+    await owner.persist(7)
+    owner.clock.turn(REPEAT_SECONDS)
+    owner.set_back(2)
+
+    def refuse_first(command: RemotingCommand) -> Reply:
+        owner.broker.peer.on(UPDATE, owner.broker.update)
+        return Reply(ResponseCode.SYSTEM_ERROR, "not now")
+
+    owner.broker.peer.on(UPDATE, refuse_first)
+    a_round = asyncio.create_task(owner.store.persist({owner.queue: 7, other: 3}))
+    reset = asyncio.create_task(owner.store.commit(owner.queue, 2, downward=True))
+    await asyncio.gather(a_round, reset, return_exceptions=True)
+    assert isinstance(reset.exception(), BrokerError)
+    assert owner.commits == [7]
+    assert owner.stored == 2
+
+
 async def test_commit_of_a_former_ownership_is_dropped(owner: Owner) -> None:
     go_on = owner.hold_next_commit()
     under_way = await owner.begin(owner.persist(7))
