@@ -105,12 +105,16 @@ class OffsetPersistence:
 
     def _unchecked(self) -> Collection[MessageQueue]:
         """Return the idle queues if their stored offsets must be checked, because the group may have been deleted."""
-        now, holds, idle = self._context.clock.monotonic(), self._context.ownership.holds, self._idle
-        if not idle or now - self._checked_at < CHECK_SECONDS or not self._context.store.is_check_due():
+        now = self._context.clock.monotonic()
+        if not self._idle or now - self._checked_at < CHECK_SECONDS or not self._context.store.is_check_due():
             return ()
         self._checked_at = now
-        assigned = self._assigned.items()
-        return [queue for queue, one in assigned if queue in idle and not one.is_releasing and holds(queue)]
+        return list(self._idle)
+
+    def _may_check(self, queue: MessageQueue) -> bool:
+        """Return whether an idle queue was neither released nor reset since the round began."""
+        is_idle = self._idle is not None and queue in self._idle
+        return is_idle and not self._assigned[queue].is_releasing and self._context.ownership.holds(queue)
 
     async def _wait(self, seconds: float) -> None:
         """Wait in equal steps. After a late step, check the stored offsets before the next commits."""
@@ -154,7 +158,7 @@ class OffsetPersistence:
                     now = context.clock.monotonic()
                     self._idle.update(dict.fromkeys(one.message_queue for one in some if self._is_idle(one, now)))
                 await asyncio.sleep(0)
-            await context.store.check_stored(idle)
+            await context.store.check_stored([queue for queue in idle if self._may_check(queue)])
         finally:
             self._busy.discard(broker_name)
 

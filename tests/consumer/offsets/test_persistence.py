@@ -212,3 +212,34 @@ async def test_a_round_passes_over_idle_queues() -> None:
     idle.pop(A)
     assert await is_included()
     assert await is_included(), "its offset is not committed"
+
+
+@pytest.mark.parametrize("change", ["released", "had a reset"])
+async def test_a_check_leaves_out_idle_queues_that_changed_during_the_round(change: str) -> None:
+    """Another queue's commit at the same broker takes long."""
+    group, idle, busy = _Group(ManualClock()), dict[MessageQueue, Any](), MessageQueue("orders", "a", 1)
+    group.assign(A, 7)
+    group.assign(busy, 8)
+    group.owned.add(busy)
+    group.store.committed, group.store.is_check_due = {A: 7, busy: 6}, lambda: True
+    group.assigned[A].status.measure = group.assigned[busy].status.measure = lambda: None
+    context: Any = group.context
+    context.client.remoting = SimpleNamespace(connected=lambda address: None)
+    context.client.routes.broker_addresses = lambda: ()
+    context.client.routes.by_endpoint = lambda queues: {"a": list(queues)} if queues else {}
+    persistence = OffsetPersistence(context, group.assigned, idle)
+    await persistence.commit_all()  # the first round, with all queues
+    idle[A] = None
+    group.store.rounds.clear()
+    group.store.go_on[busy] = asyncio.Event()
+    a_round = asyncio.create_task(persistence.commit_all())
+    await asyncio.sleep(0.01)
+    assert group.store.rounds == [{busy: 8}]
+    if change == "released":
+        group.assigned[A].is_releasing = True
+        del group.store.committed[A]
+    else:
+        idle.pop(A)
+    group.store.go_on[busy].set()
+    await a_round
+    assert group.store.rounds == [{busy: 8}]
