@@ -7,6 +7,7 @@ are queried. `Cause.diagnosed_as` maps one list to the other.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -259,6 +260,9 @@ STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if QUEUE in cause.
 GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if GROUP in cause.marks)
 
 
+_NAME: Final = re.compile(r"\{(group|topic|concurrency)\}")
+
+
 def found(
     cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "", slots: int = 20
 ) -> Problem:
@@ -266,8 +270,9 @@ def found(
 
     `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many.
     """
-    text = step or CAUSES[cause].step
-    return Problem(cause, evidence, text.format(group=group, topic=topic, concurrency=2 * slots))
+    names = {"group": group, "topic": topic, "concurrency": str(2 * slots)}
+    # not str.format, because a step may name a message, and producers may write braces into its id
+    return Problem(cause, evidence, _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step))
 
 
 GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false

@@ -120,3 +120,9 @@ def test_the_step_for_a_poisoned_queue_names_the_message_and_the_queue() -> None
 def test_the_recommended_concurrency_is_twice_the_present_one() -> None:
     seen = StallFacts(pending=5, slots=64, busy_slots=64, group="mailer")
     assert "`rmqd concurrency mailer 128`" in seen.explain().next
+
+
+def test_the_step_for_a_poisoned_queue_may_name_any_message_id() -> None:
+    """Producers choose the ids of messages."""
+    seen = StallFacts(retrying=1, in_place=True, oldest_id="{0} {x} {", group="mailer")
+    assert "`rmqd try mailer --id {0} {x} {`" in seen.explain().next
