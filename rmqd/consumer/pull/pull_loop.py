@@ -153,11 +153,11 @@ class PullLoop(PulledQueue):
         has_news = self.process_queue.commit_offset() != self._context.store.committed.get(self._message_queue)
         if has_news and self.asked_at - self._carried_at >= CARRY_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
-        address = self.request.address
+        replica = self.request.address, self.request.at_master
         reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
         self.answered_at = self._context.clock.monotonic()
-        if self.request.address != address:
-            self._context.idle.pop(self._message_queue, None)  # its snapshot has the address
+        if (self.request.address, self.request.at_master) != replica:
+            self._context.idle.pop(self._message_queue, None)  # its snapshot has both
         return reply
 
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:

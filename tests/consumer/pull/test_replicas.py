@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,7 +13,9 @@ from structlog.testing import capture_logs
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.route_data import TopicRouteData
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import retry_topic
 from tests.client.peer import Peer, Reply, route_of, routes
@@ -150,3 +153,27 @@ async def test_a_broker_that_goes_away_is_pulled_by_another_connection_at_once(c
             assert [entry["address"] for entry in left] == [cluster.master.address]
             assert m.queue() is not None
     assert not [entry for entry in logs if entry["event"] == "pull.failed"]
+
+
+async def test_a_slave_that_becomes_the_master_of_an_idle_queue_is_shown_as_such(
+    cluster: Replicated, seen: Seen
+) -> None:
+    """It keeps its address, and the queue stays idle."""
+
+    async def hold(command: RemotingCommand) -> Reply:
+        await asyncio.sleep(0.2)
+        header = PullMessageRequestHeader.from_ext_fields(command.ext_fields)
+        queue = MessageQueue(header.topic, BROKER, header.queue_id)
+        return cluster.broker.nothing(queue, ResponseCode.PULL_NOT_FOUND, header.queue_offset)
+
+    await cluster.broker.store(cluster.queue, b"0")
+    cluster.slave.on(PULL, hold)
+    async with cluster.member(seen) as m:
+        await cluster.broker.committed(GROUP, cluster.queue, 1)
+        await cluster.master.down()
+        cluster.route({1: cluster.slave.address})
+        await eventually(lambda: cluster.queue in m.consumer.context.idle and m.queue(), "it is idle")
+        assert (shown := m.queue()) is not None
+        assert (shown.pulled_from, shown.at_slave) == (cluster.slave.address, True)
+        cluster.route({0: cluster.slave.address})
+        await eventually(lambda: (q := m.queue()) and not q.at_slave, "the slave is the master")
