@@ -79,7 +79,7 @@ def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:
 
 
 def _lines(diagnosis: diagnosis_queries.Diagnosis) -> list[str]:
-    """Return each finding as its cause and two paragraphs, and its consequences below it."""
+    """Return the findings as lines: each with its cause, two paragraphs, and its consequences."""
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
         return [f"{diagnosis.group}: {known}"]

@@ -84,7 +84,7 @@ class ClusterTarget:
         return without_namespace(value, self.options.namespace)
 
     def ask(self, question: Callable[[instance.ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Ask a question at the cluster, see `ask_cluster`."""
+        """Run a query against the cluster, see `ask_cluster`."""
         return ask_cluster(self.options, question)
 
     def _cluster_of(self, config: root_model.RootConfig, group: str) -> str:
@@ -267,14 +267,14 @@ class OwnGroup:
         return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
 
     def ask(self, question: Callable[[instance.ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Ask a question at the group's cluster, see `ask_cluster`."""
+        """Run a query against the group's cluster, see `ask_cluster`."""
         return ask_cluster(self.connection, question)
 
 
 def ask_cluster(
     options: client_options.ClientOptions, question: Callable[[instance.ClientInstance], Awaitable[Answer]]
 ) -> Answer:
-    """Ask a question with a client that is not a member of a group.
+    """Run a query with a client that is not a member of a group.
 
     Ends the command with 69 if RocketMQ does not answer, and with 1 if it refuses.
     """

@@ -51,7 +51,7 @@ class GroupStatus:
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
 
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
-        """Return all figures of the group at one moment, or all except those of its queues."""
+        """Return all figures of the group at one moment, with or without the figures of its queues."""
         context, assigned, circuit = self._context, self._rebalance.assigned, self._context.circuit
         reason, topics = self._not_ready(), snapshots_of(context.stats)
         counts = Counter(message_queue.topic for message_queue in assigned)

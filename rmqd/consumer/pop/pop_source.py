@@ -43,7 +43,7 @@ class PopSource:
         self.pops_in_flight = 0
         self._context = context
         self._receipts = receipts
-        # with a born time of 0, brokers from 5.3 on use their own clock; older ones reject it as a pop from 1970
+        # From 5.3 on, a born time of 0 makes a broker use its own clock. Older brokers reject it as a pop from 1970.
         self._tells_time = False
 
     async def begin(self) -> None:
@@ -113,7 +113,7 @@ class PopSource:
             self.pops_in_flight -= 1
 
     def was_refused_as_late(self, reply: RemotingCommand) -> bool:
-        """Return whether the broker rejected the pop as too old. The next pop sends the other form of born time."""
+        """Return whether the broker rejected the pop as too old. The next pop then uses the other kind of born time."""
         if TOO_LATE not in (reply.remark or ""):
             return False
         self._tells_time = not self._tells_time

@@ -15,13 +15,13 @@ stays at the first unfinished message. Only the next pull starts elsewhere:
 | one below the committed offset | the same, after `DOUBT_SECONDS`; the committed offset is lowered at once           |
 
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
-given some of the offsets to other messages. The offered end is above those messages, and if the queue has grown past
-the requested offset, the broker offers nothing. These messages are recognized by a store time after that of every
-pulled message. So a queue that must go down continues at the first such message. The same search runs after a new
-connection, after the queue's topic exists again, and after `DOUBT_SECONDS`. A member without a pulled message of
-the queue uses the time at which the broker first accepted its offset, or at which its offset file was written
-(broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull is
-refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
+reused some of the offsets for new messages. The offered end is above these messages, and if the queue has grown past
+the requested offset, the broker offers nothing. The new messages are recognized by their store time, which is later
+than the store time of every pulled message. So a queue that must go down continues at the first such message. The same
+search runs after a new connection, after the queue's topic exists again, and after `DOUBT_SECONDS`. A member without a
+pulled message of the queue uses the time at which the broker first accepted its offset, or at which its offset file was
+written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull
+is refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
 recreated.
 """
 
@@ -52,7 +52,7 @@ class OffsetMoves:
 
     A broker's report that its queue ends below the committed offset is *suspect* for several seconds (`DOUBT_SECONDS`).
     After a failover it may come from a replica that lags, or that was the master until a moment ago. If the queue went
-    back at once, its messages would be read twice as soon as the replica has caught up.
+    back at once, its messages would be handled again once the replica has caught up.
     """
 
     def __init__(self, loop: PulledQueue, context: GroupContext, message_queue: MessageQueue) -> None:

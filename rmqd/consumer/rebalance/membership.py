@@ -216,7 +216,7 @@ class MissingMembers:
         self._clock = clock
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
         self.gone: dict[str, float] = {}
-        """Members that were in a broker's list and are in none any more, with the time when that was noticed."""
+        """Members that were in a broker's list and are in none any more, with the time when they were first missing."""
         self._noticed_at = float("-inf")
         self.query_members = Coalesced(self._query_members)
         """Request one broker's list now. Returns whether the list proves who has left."""

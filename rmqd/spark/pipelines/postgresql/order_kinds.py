@@ -5,8 +5,8 @@ Values of different meaning cannot be compared. A pipeline describes a column in
 there, and contains the topics of all of them. The transaction of a batch holds a shared lock on it, so it changes only
 between batches.
 
-Offsets of two topics are not comparable, which is harmless if no key is in both. The record cannot know that. It
-assumes that an additional topic has other keys, and that a topic which replaces others has the same keys.
+Offsets of two topics are not comparable, which is harmless if no key is in both. The record does not show the keys. So
+an additional topic is assumed to have other keys, and a topic that replaces others to have the same keys.
 """
 
 from __future__ import annotations
