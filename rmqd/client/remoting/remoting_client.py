@@ -105,7 +105,7 @@ class RemotingClient(ConnectionPool):
             raise
 
     def _note_silence(self, connection: RemotingConnection, seconds: float) -> None:
-        """Record that a peer is silent: open its breaker, and call the `on_silence` callbacks."""
+        """Record that a peer is silent: open its breaker, and call the callbacks in `silent`."""
         address = connection.address
         connection.is_suspect = connection.had_timeout = True
         self.breakers.failed(

@@ -58,7 +58,7 @@ class HandlerSlots(WorkerService):
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
         self.ended = False
-        self.calls_left = True  # False if calls were still running when the group ended
+        self.calls_left = True  # whether calls may still run; False once the group has ended without any
         self._takes_late_results = False  # whether calls past their deadline are reported but not ended
         self._hung = False  # all slots are abandoned, so the group is about to fail
         self._handler, self._left_tasks = handler, LeftTasks(handler)

@@ -13,7 +13,7 @@
 
 - **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
   after two responses with the same bytes (`response_validation`). A message that must be dead-lettered stays in the
-  cache until a broker has accepted it, so that no commit passes it (`corrupt_messages`). With the policy `stop` pulling
+  cache until a broker has accepted it, so that no commit passes it (`CorruptMessages`). With the policy `stop` pulling
   stops there.
 - **A pop** is repeated by the broker for every message that is not acknowledged in time. So the first response counts,
   an ignored corrupt message blocks no others, and an unwanted message is acknowledged like a handled one.

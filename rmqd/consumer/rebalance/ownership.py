@@ -8,7 +8,7 @@ without the lock, and messages that the previous owner still finishes are handle
 
 The lock is the broker's ordinary queue lock, under the group's name plus a suffix. The group's own name cannot be used:
 while a group holds a lock under that name, the broker dead-letters every message that is *sent* to its retry topic.
-Members of other clients hold no such lock. They are asked whether they still own the queue (`other_owners`).
+Members of other clients hold no such lock. They are asked whether they still own the queue (`OtherOwners`).
 
 A killed member leaves its locks behind for up to a minute. If the member lists of several brokers prove that it is gone
 (`MissingMembers`), the other members unlock in its name.

@@ -1,7 +1,7 @@
 """Converts a header dataclass to ext fields and back.
 
-The wire name of a field is its own name in camel case, unless `Named` in its annotation gives another name. Its type is
-str, int or bool. A field that is None is omitted.
+The wire name of a field is its own name in camel case, unless `WireName` in its annotation gives another name. Its type
+is str, int or bool. A field that is None is omitted.
 """
 
 from __future__ import annotations
