@@ -133,21 +133,24 @@ def raise_returned(result: object) -> None:
     """
     if _is_decision(result):
         raise result
-    if isinstance(result, _COLLECTIONS) and _holds_decision(result, set()):
+    if isinstance(result, _COLLECTIONS) and _holds_decision(result):
         raise TypeError(
             f"the handler returned a {type(result).__name__} with decisions, which belong to no message; "
             "call batch.retry(message) or batch.dead_letter(message) for each, or return one decision"
         )
 
 
-def _holds_decision(result: object, seen: set[int]) -> bool:
-    """Return whether a collection, or one inside it, has a decision. `seen` are the ids of the collections above."""
-    if not isinstance(result, _COLLECTIONS):
-        return _is_decision(result)
-    if id(result) in seen:
-        return False
-    seen.add(id(result))
-    return any(_holds_decision(one, seen) for one in (result.values() if isinstance(result, dict) else result))
+def _holds_decision(collection: object) -> bool:
+    """Return whether a collection, or one inside it at any depth, has a decision."""
+    rest, seen = [collection], set[int]()
+    while rest:
+        one = rest.pop()
+        if _is_decision(one):
+            return True
+        if isinstance(one, _COLLECTIONS) and id(one) not in seen:
+            seen.add(id(one))
+            rest += one.values() if isinstance(one, dict) else one
+    return False
 
 
 _COLLECTIONS: Final = (list, tuple, set, frozenset, dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,7 @@ RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("returns a decision for each message", returning([None, DeadLetter("why")]), RETRIED),
     ("returns decisions by message", returning({"id": (1, Retry)}), RETRIED),
     ("returns decisions in a list of lists", returning([[Retry()]]), RETRIED),
+    ("returns a deeply nested list", returning(json.loads("[" * 600 + "]" * 600)), ACKED),
     ("acknowledges", lambda batch: batch.ack(batch[0]), ACKED),
     ("acknowledges, then raises", odd.fail_after_ack, ACKED),
     ("decides three times", odd.change_its_mind, ACKED),
