@@ -10,10 +10,8 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
-import math
 import re
 import sys
-import time
 import traceback
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
@@ -29,8 +27,8 @@ from rmqd.runtime.plain_text import describe
 IMPORTABLE: Final = "expected a module that can be imported"
 
 _OWN_FOLDER: Final = __file__.rpartition("/")[0]
-_imported_at: Final[dict[str, float]] = {}
-"""When this module imported others, in Unix seconds."""
+_imported: Final[dict[str, tuple[int, int] | None]] = {}
+"""For each module that this module imported: when its file had been written, and the file's size."""
 
 
 @functools.cache
@@ -123,12 +121,13 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
     if match is None:
         raise plugin_fault(f"{name!r} is not valid; expected {accepted}")
     module_name, attributes = match.groups()
-    if module_name not in sys.modules:
-        _imported_at[module_name] = time.time()
+    is_new = module_name not in sys.modules
     try:
         target: Any = _import(module_name)
     except (Exception, SystemExit) as error:
         raise plugin_fault(f"the module {module_name} cannot be imported: {why(error)}; {IMPORTABLE}") from error
+    if is_new:
+        _imported[module_name] = _state(_file(module_name))
     for attribute in attributes.split("."):
         if not hasattr(target, attribute):
             said = unknown("name", attribute, _own_names(target, module_name))
@@ -139,22 +138,32 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
 
 def _own_names(target: object, module_name: str) -> list[str]:
     """Return the public functions and classes of a module's own package, or of a class; all names if there are none."""
-    names = {name: getattr(target, name) for name in dir(target) if not name.startswith("_")}
+    names = [name for name in dir(target) if not name.startswith("_")]
     package = module_name.partition(".")[0]
-    own = [
-        name
-        for name, value in names.items()
-        if callable(value) and str(getattr(value, "__module__", "")).partition(".")[0] == package
-    ]
-    return own or list(names)
+    own = []
+    for name in names:
+        with contextlib.suppress(Exception):  # reading a name may import a module whose extra is not installed
+            value = getattr(target, name)
+            if callable(value) and str(getattr(value, "__module__", "")).partition(".")[0] == package:
+                own.append(name)
+    return own or names
 
 
 def _changed(module_name: str) -> str:
     """Return a hint if a module's file has changed since the import, because the process keeps the imported code."""
-    path = FilePath(getattr(sys.modules[module_name], "__file__", None) or "")
-    if not path.is_file() or path.stat().st_mtime <= _imported_at.get(module_name, math.inf):
+    path = _file(module_name)
+    if (now := _state(path)) is None or now == _imported.get(module_name, now):
         return ""
     return f"; {path} has changed since it was imported: restart the process to use new names"
+
+
+def _file(module_name: str) -> FilePath:
+    return FilePath(getattr(sys.modules.get(module_name), "__file__", None) or "")
+
+
+def _state(path: FilePath) -> tuple[int, int] | None:
+    """Return values that differ after a change. The time alone is the same after a change within milliseconds."""
+    return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
 
 def _import(module_name: str) -> object:

@@ -464,3 +464,11 @@ def test_a_name_that_is_new_in_imported_code_needs_a_restart() -> None:
         file.write("def ship(batch): ...\n")
     changed = f"; {code.absolute()} has changed since it was imported: restart the process to use new names"
     assert problems(text("grown:ship"), to_run=True) == [unknown + changed]
+
+
+def test_names_that_cannot_be_read_do_not_hide_a_wrong_name() -> None:
+    """A module may import a name when it is read, and fail without an extra."""
+    lazy = "def mail(batch): ...\ndef __dir__(): return ['mail', 'heavy']\ndef __getattr__(name):\n"
+    Path("lazily_imported.py").write_text(lazy + "    raise ImportError if name == 'heavy' else AttributeError\n")
+    found = "the module lazily_imported has no ship: unknown name; expected mail"
+    assert found in problems(text("lazily_imported:ship"), to_run=True)[0]
