@@ -372,10 +372,11 @@ def test_a_cause_of_the_group_and_of_its_queues_is_one_finding() -> None:
     assert (away.cause, away.next.startswith("start it")) == ("no_route", True)
 
 
-def test_the_recommended_concurrency_is_twice_the_member_s() -> None:
-    looks = two_looks(10, 10, 100, cached_msg_count=32, properties={"consumeThreadMin": "64"})
+@pytest.mark.parametrize(("threads", "recommended"), [("64", 128), ("600", 1000)])
+def test_the_recommended_concurrency_is_twice_the_member_s(threads: str, recommended: int) -> None:
+    looks = two_looks(10, 10, 100, cached_msg_count=32, properties={"consumeThreadMin": threads})
     (slow,) = judge(*looks)
-    assert f"`rmqd concurrency {GROUP} 128`" in slow.next
+    assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
 
 
 def test_the_command_for_a_read_only_broker_names_the_broker() -> None:
