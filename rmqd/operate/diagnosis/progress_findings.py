@@ -107,7 +107,8 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
         step = _STEPS.get(cause, "")
-        slots = max(one.limit("consumeThreadMin", _THREADS) for queue in queues for one in now.owners(queue))
+        limits = [one.limit("consumeThreadMin", _THREADS) for queue in queues for one in now.owners(queue)]
+        slots = max(limits, default=_THREADS)
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
         yield Finding(problem, "waits", queues=frozenset(queues))
         if cause in CAUSES["skewed_queue"].explains.split():

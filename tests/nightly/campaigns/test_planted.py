@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.nightly.campaigns import planted
+from tests.nightly.simulation.planted import PLANTED
 from tests.nightly.simulation.planted.search import Search
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -54,3 +55,10 @@ def test_the_page_has_each_bug_and_what_was_written_above_the_table(tmp_path: Pa
 def test_a_row_has_the_median_and_the_longest_of_what_was_found() -> None:
     searches = tuple(Search(f"bug{n}", n or None, "lost: k1", 2 * n + 1, 0, 1.5 * n) for n in range(4))
     assert planted.Searches(1, 30, 4, searches).cells() == [1, 30, 4, 3, "5, 7", "3.0, 4.5", 16, 1]
+
+
+def test_every_bug_can_be_planted(subtests: pytest.Subtests) -> None:
+    """A patch names an attribute of rmqd as text, which a type checker does not follow when rmqd renames it."""
+    for name, plant in PLANTED.items():
+        with subtests.test(name), pytest.MonkeyPatch.context() as patch:
+            plant(patch)

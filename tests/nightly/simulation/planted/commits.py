@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -111,7 +112,18 @@ def refused_commit_counts(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("hand_over_late"))
 def commits_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     """Several commits of one queue are in flight at once, and the broker processes them in any order."""
-    patch.setattr(RemoteBrokerOffsetStore, "_turn", lambda self, queue: asyncio.Lock())
+    right = RemoteBrokerOffsetStore.__init__
+
+    def init(self: RemoteBrokerOffsetStore, *arguments: Any) -> None:
+        right(self, *arguments)
+        self._turns = _OtherLocks(asyncio.Lock)
+
+    patch.setattr(RemoteBrokerOffsetStore, "__init__", init)
+
+
+class _OtherLocks(defaultdict[MessageQueue, asyncio.Lock]):
+    def __missing__(self, queue: MessageQueue) -> asyncio.Lock:
+        return asyncio.Lock()
 
 
 @plant(needs=tries("hand_over_late"))
@@ -244,4 +256,4 @@ def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(pulls, is_whole, begins_with_many_queues))
 def first_commits_side_by_side(patch: pytest.MonkeyPatch) -> None:
     """A group's first commits of a topic are sent in parallel, so each creates the broker's table again."""
-    patch.setattr(FirstCommits, "_is_begun", lambda self, table, queue: True)
+    patch.setattr(FirstCommits, "is_begun", lambda self, queue: True)
