@@ -30,7 +30,8 @@ class OffsetStore(Protocol):
     """Keeps the offsets of a group in the transactions that its handler writes in.
 
     Each method raises OffsetStoreError if the store is unavailable, or does not say whether it has committed. Any
-    other exception from `write` or the end of a transaction counts as the handler's failure: nothing was committed.
+    other exception has the same effect, except from `write` or the end of a handler's transaction. There it counts as
+    the handler's failure: nothing was committed.
     """
 
     async def open(self) -> None:

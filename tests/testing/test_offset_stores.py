@@ -27,17 +27,21 @@ class MemoryOffsets:
     """What was stored before and after a commit by which something was not finished any more."""
     commits: ClassVar[Iterator[str]] = iter(())
     """What goes wrong with each of the next commits with an effect, if anything."""
+    failures: ClassVar[Iterator[Exception | None]] = iter(())
+    """What the next calls of `take` and `transaction` raise, if anything."""
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
 
     async def take(self, queue: StoredQueue, owner: str) -> StoredProgress | None:
+        self.fail()
         stored = self.rows.get(queue, ("", None))[1]
         self.rows[queue] = owner, stored
         return stored
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Any]:
+        self.fail()
         connection = Written()
         yield connection
         fault = next(self.commits, "") if connection else ""
@@ -52,6 +56,10 @@ class MemoryOffsets:
         self.rows.update(connection.rows)
         if fault == "unheard":
             raise OffsetStoreError("no answer")
+
+    def fail(self) -> None:
+        if (failure := next(self.failures, None)) is not None:
+            raise failure
 
     async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
         if self.rows[queue][0] == owner:
@@ -77,6 +85,7 @@ class Written(list[str]):
 def memory() -> type[MemoryOffsets]:
     """An empty one."""
     MemoryOffsets.effects, MemoryOffsets.shrunk, MemoryOffsets.rows, MemoryOffsets.commits = [], [], {}, iter(())
+    MemoryOffsets.failures = iter(())
     return MemoryOffsets
 
 
@@ -147,3 +156,14 @@ def test_what_is_finished_by_the_store_is_not_handed_out_again(
     run_handler(add, topic="orders", group="g", **OWN)
     assert memory.effects[5:] == bodies[10:]
     assert memory.rows[queue][1] == StoredProgress(12)
+
+
+def test_a_driver_s_error_is_waited_for_as_if_the_store_had_named_it(
+    rocketmq: RocketMQ, run_handler: Run, memory: type[MemoryOffsets], bodies: list[str]
+) -> None:
+    """Before the handler is called it is not the handler's failure, so no message is sent back."""
+    memory.failures = iter([OSError("refused"), None] * 10)
+    result = run_handler(add, topic="orders", group="g", **OWN)
+    assert sorted(memory.effects) == bodies
+    assert (len(result.acked), len(result.attempts)) == (12, 12)
+    assert rocketmq.offsets("g", "orders") == {0: 12}

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
@@ -118,8 +119,9 @@ class OffsetTransactions:
                 await self._take(taken)
             progress = StoredProgress(offset) if process_queue is None else taken.progress(process_queue)
             if progress != taken.stored:
-                async with self.store.transaction() as connection:
-                    await self._write(taken, connection, progress)
+                with _failures_named():
+                    async with self.store.transaction() as connection:
+                        await self._write(taken, connection, progress)
                 taken.stored, taken.is_moved = progress, False
 
     async def commit_with(self, call: Call, worker: Worker, batch: Batch) -> object:
@@ -154,7 +156,9 @@ class OffsetTransactions:
             return None
         part, is_ending = batch.undecided(), False
         try:
-            async with self.store.transaction() as connection:
+            async with AsyncExitStack() as transaction:
+                with _failures_named():
+                    connection = await transaction.enter_async_context(self.store.transaction())
                 worker.batch, worker.started = whole, worker.started + self._clock.monotonic() - began
                 token = connection_of_call.set(connection)
                 try:
@@ -187,13 +191,25 @@ class OffsetTransactions:
 
     async def _take(self, taken: _Taken) -> None:
         taken.owner, owner = "", f"{self._client_id}#{secrets.token_hex(8)}"
-        taken.learn(await self.store.take(taken.key, owner))
+        with _failures_named():
+            taken.learn(await self.store.take(taken.key, owner))
         taken.owner = owner
 
     async def _write(self, taken: _Taken, connection: object, progress: StoredProgress) -> None:
         if not (taken.owner and await self.store.write(connection, taken.key, taken.owner, progress)):
             taken.owner = ""
             raise OffsetStoreError(f"another member took {taken.key}, or may have taken it")
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    """Raise OffsetStoreError for any failure of a store that no handler can have caused."""
+    try:
+        yield
+    except OffsetStoreError:
+        raise
+    except Exception as error:
+        raise OffsetStoreError(f"the offset store failed: {type(error).__name__}: {error}") from error
 
 
 def _check(part: Batch, worker: Worker) -> None:
@@ -237,7 +253,8 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         self._at_brokers: dict[MessageQueue, int | None] = {}
 
     async def open(self) -> None:
-        await self.transactions.store.open()
+        with _failures_named():
+            await self.transactions.store.open()
 
     async def close(self) -> None:
         await super().close()
