@@ -286,3 +286,34 @@ def test_a_wrong_keyword_is_named(settings: dict[str, Any], said: str) -> None:
         settings["nameserver"] = "127.0.0.1:1"
     with pytest.raises((RmqdError, TypeError), match=said):
         PullConsumer(GROUP, **settings)
+
+
+async def test_a_cancelled_subscribe_leaves_the_earlier_subscription(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """Also if it is cancelled while the consumer leaves the group, as by a timeout or Ctrl-C."""
+    await broker.store(queue, b"x")
+    async with consumer(broker) as one:
+        subscribing = asyncio.create_task(one.subscribe(TOPIC, "a"))
+        while not broker.peer.got(RequestCode.UNREGISTER_CLIENT):  # noqa: ASYNC110  the very next step is what matters
+            await asyncio.sleep(0)
+        subscribing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await subscribing
+        assert await one.assignment() == [queue]
+        assert offsets(await polled(one, 1)) == [0]
+
+
+async def test_every_method_of_an_ended_consumer_says_that_it_has_ended(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """A program that calls asyncio.run twice uses the consumer of an earlier event loop."""
+    one = PullConsumer(GROUP, nameserver=broker.peer.address)
+    await asyncio.to_thread(asyncio.run, one.subscribe(TOPIC))
+    for call in (one.queues(TOPIC), one.committed(queue), one.poll(), one.commit(), one.subscribe(TOPIC)):
+        with pytest.raises(PullConsumerError, match="the consumer has ended; create another consumer"):
+            await call
+    await one.close()
+    for call in (one.queues(TOPIC), one.assignment(), one.unsubscribe(TOPIC)):
+        with pytest.raises(PullConsumerError, match="the consumer is closed; create another consumer"):
+            await call

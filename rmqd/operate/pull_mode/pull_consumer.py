@@ -69,7 +69,7 @@ class PullConsumer:
         self._is_closed = True
         if self._client is not None:
             self._client.stop()
-            await asyncio.wait(self._tasks)
+            await _end(self._tasks)
 
     async def close(self) -> None:
         """Commit the returned messages if `auto_commit` is on, and leave the group. Do not use the consumer again."""
@@ -96,6 +96,7 @@ class PullConsumer:
     async def unsubscribe(self, topic: str) -> None:
         """End the subscription of a topic; with the last one the consumer leaves the group."""
         check(topic, str, "the name of a topic")
+        self._raise_closed()
         if topic not in self._subscriptions:
             raise PullConsumerError(
                 f"{topic} is not subscribed; this consumer subscribes to {', '.join(self._subscriptions) or 'no topic'}"
@@ -174,6 +175,7 @@ class PullConsumer:
 
     async def assignment(self) -> list[MessageQueue]:
         """Return the queues that this consumer reads now, sorted."""
+        self._raise_closed()
         kept = [queue for queue, one in self._own().items() if not (one.is_releasing or is_retry_topic(queue.topic))]
         return sorted(queue.without(self._namespace) for queue in kept)
 
@@ -223,12 +225,17 @@ class PullConsumer:
     # --- the consumer
 
     def _connected(self) -> ClientInstance:
-        if self._is_closed:
-            raise PullConsumerError("the consumer is closed; create another consumer")
+        self._raise_closed()
         if self._client is None:
             self._client = ClientInstance(self._settings.client)
             self._tasks = [asyncio.create_task(self._client.run(), name="client")]
+        if self._tasks[0].done():
+            self._raise_end()
         return self._client
+
+    def _raise_closed(self) -> None:
+        if self._is_closed:
+            raise PullConsumerError("the consumer is closed; create another consumer")
 
     def _current(self) -> tuple[PushConsumer, PollService]:
         self._connected()
@@ -246,8 +253,8 @@ class PullConsumer:
         self._connected()
         before = self._subscriptions, self._assigned_queues
         paused = () if self._consumer is None else self._consumer.context.pauses.scopes
-        await self._stop(is_done=True)
         try:
+            await self._stop(is_done=True)
             await self._start(subscriptions, chosen or {}, paused)
         except BaseException:
             await self._stop(is_done=False)
@@ -291,7 +298,7 @@ class PullConsumer:
             _cache_of(one).release()
         self._consumer.stop(shutdown_timeout_seconds=0.0)
         running = self._tasks[-1]
-        await asyncio.wait((running,))  # if this wait is cancelled, the next call waits again
+        await _end([running])  # if this wait is cancelled, the next call waits again
         self._tasks.remove(running)
         self._settings.release_offsets()  # after the last commit
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
@@ -392,6 +399,12 @@ class PullConsumer:
                 if isinstance(error, RmqdError):
                     error.args = self._settings.plain(error.args)
                 raise error or PullConsumerError("the consumer has ended; create another consumer")
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait for the end of tasks. Tasks of an earlier event loop have ended with it, and cannot be awaited."""
+    if running := [task for task in tasks if not task.done()]:
+        await asyncio.wait(running)
 
 
 def _cache_of(assigned: AssignedQueue) -> PolledQueue:
