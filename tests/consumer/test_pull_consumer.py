@@ -317,3 +317,24 @@ async def test_every_method_of_an_ended_consumer_says_that_it_has_ended(
     for call in (one.queues(TOPIC), one.assignment(), one.unsubscribe(TOPIC)):
         with pytest.raises(PullConsumerError, match="the consumer is closed; create another consumer"):
             await call
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_ROUTEINFO_BY_TOPIC])
+async def test_a_close_ends_a_request_that_waits(
+    broker: ScriptedBroker, queue: MessageQueue, code: RequestCode
+) -> None:
+    """A CancelledError would end the task as if the program had cancelled it."""
+    async with consumer(broker) as one:
+        count = len(broker.peer.got(code))
+        broker.peer.on(code, None)
+        asked = asyncio.create_task(one.commit({queue: 0}) if code is RequestCode.GET_MAX_OFFSET else one.queues(TOPIC))
+        await broker.peer.received(code, count + 1)
+        await one.close()
+        with pytest.raises(PullConsumerError, match="the consumer is closed; create another consumer"):
+            await asked
+
+
+def test_a_wrong_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAMESRV_ADDR", "junk")
+    with pytest.raises(SettingError, match=r"^\$NAMESRV_ADDR: nameserver: 'junk' is not host:port"):
+        PullConsumer(GROUP)

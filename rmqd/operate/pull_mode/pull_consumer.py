@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -165,7 +165,7 @@ class PullConsumer:
         """
         stored, client = self._stored(queue), self._connected()
         options = self._settings.options({queue.topic: "*"})
-        with self._settings.explained(queue.topic):
+        with self._request(queue.topic):
             if self._consumer is not None:
                 return await self._consumer.context.store.read(stored)
             if options.message_model == "broadcasting":
@@ -183,7 +183,7 @@ class PullConsumer:
         """Return all readable queues of a topic, sorted."""
         check(topic, str, "the name of a topic")
         client, stored = self._connected(), wrap_namespace(topic, self._namespace)
-        with self._settings.explained(topic):
+        with self._request(topic):
             await client.routes.refresh(stored)
         return sorted(queue.without(self._namespace) for queue in client.routes.queues(stored))
 
@@ -355,7 +355,7 @@ class PullConsumer:
 
     async def _commit(self, assigned: AssignedQueue) -> None:
         cache, store, queue = _cache_of(assigned), self._current()[0].context.store, assigned.message_queue
-        with self._settings.explained(queue.without(self._namespace).topic):
+        with self._request(queue.without(self._namespace).topic):
             if assigned.is_releasing:
                 await store.commit_upward(queue, cache.confirmed, lambda: not cache.dropped)
             elif not cache.dropped:
@@ -369,8 +369,19 @@ class PullConsumer:
         client, stored = self._connected(), self._stored(queue)
         if client.routes.route(stored.topic) is None:
             await self.queues(queue.topic)
-        with self._settings.explained(queue.topic):
+        with self._request(queue.topic):
             return await question(client.remoting, queue_address(client, stored), stored)
+
+    @contextlib.contextmanager
+    def _request(self, topic: str) -> Iterator[None]:
+        """Explain an error of a request about a topic. Raises PullConsumerError if `close` has ended the request."""
+        try:
+            with self._settings.explained(topic):
+                yield
+        except (RmqdError, asyncio.CancelledError):
+            if (task := asyncio.current_task()) is None or not task.cancelling():
+                self._raise_closed()
+            raise
 
     def _raise_failure(self) -> None:
         """Raise the failure, if any, that withholds messages until an operator acts."""

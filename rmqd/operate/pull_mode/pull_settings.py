@@ -144,7 +144,8 @@ def _literal(value: Any) -> Any:
 
 
 def _text(problem: object) -> str:
-    """Return the text of a problem, with the keyword in place of the key in a file."""
+    """Return the text of a problem, with the keyword in place of the key in a file, or with its variable."""
     assert isinstance(problem, ConfigProblem)
     path = problem.path[{"groups": 2, "client": 1}.get(str(problem.path[0]), 0) :]
-    return f"{path_text(path) or 'group'}: {problem.message}"
+    variable = f"{problem.place}: " if problem.place.startswith("$") else ""
+    return f"{variable}{path_text(path) or 'group'}: {problem.message}"
