@@ -54,8 +54,10 @@ class OffsetStoreSuite:
             async with store.transaction() as connection:
                 assert await store.write(connection, queue, "a", progress)
             assert await store.take(queue, "a") == progress
-        for field in ("cluster", "group", "topic", "broker"):
-            assert await other.take(queue._replace(**{field: f"{queue.topic} other"}), "a") is None
+        name = f"{queue.topic} other"
+        for another in (queue._replace(cluster=name), queue._replace(group=name), queue._replace(broker=name)):
+            assert await other.take(another, "a") is None
+        assert await other.take(queue._replace(topic=name), "a") is None
         assert await other.take(queue._replace(queue=1), "a") is None
 
     @_with_two_stores

@@ -15,12 +15,12 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.assembly import local_offsets
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.concurrently import PolledQueue, PollService
-from rmqd.consumer.health.causes import explain_failure
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import PullConsumerError, RmqdError, SettingError
 from rmqd.handler_api.batch import LoadedHandler
+from rmqd.operate.pull_mode.pull_failures import ended, raise_end, raise_failure
 from rmqd.operate.pull_mode.pull_settings import Expression, Settings, check, listed
 from rmqd.operate.queries.topic_queries import queue_address
 from rmqd.runtime.logs.log_setup import log_by_logging
@@ -32,8 +32,6 @@ T = TypeVar("T")
 
 START_SECONDS: Final = 10.0  # limit of the wait for the first queues: a previous owner has 5 s to release them
 POLL_SECONDS: Final = 0.5  # how often a waiting poll checks for a lasting failure
-# only an operator can end these
-_LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled", "group_unknown"))
 _NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, start=None, stop=None)
 
 
@@ -69,7 +67,7 @@ class PullConsumer:
         self._is_closed = True
         if self._client is not None:
             self._client.stop()
-            await _end(self._tasks)
+            await ended(self._tasks)
 
     async def close(self) -> None:
         """Commit the returned messages if `auto_commit` is on, and leave the group. Do not use the consumer again."""
@@ -136,7 +134,7 @@ class PullConsumer:
         while not (messages := polls.take(max_messages)):
             left = end - clock.monotonic()
             if not await polls.arrival(min(left, POLL_SECONDS)):
-                self._raise_failure()
+                raise_failure(self._current()[0], self._connected(), self._tasks, self._settings)
                 if left <= 0:
                     break
         return messages
@@ -147,7 +145,7 @@ class PullConsumer:
         Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
         """
         self._current()
-        self._raise_end()
+        raise_end(self._tasks, self._settings)
         check(offsets, Mapping | None, "{queue: offset}, or nothing")
         committed = {self._assigned(queue, is_kept=False): offset for queue, offset in (offsets or {}).items()}
         for queue, offset in (offsets or {}).items():
@@ -230,7 +228,7 @@ class PullConsumer:
             self._client = ClientInstance(self._settings.client)
             self._tasks = [asyncio.create_task(self._client.run(), name="client")]
         if self._tasks[0].done():
-            self._raise_end()
+            raise_end(self._tasks, self._settings)
         return self._client
 
     def _raise_closed(self) -> None:
@@ -285,7 +283,7 @@ class PullConsumer:
             queues = (one for queue, one in consumer.assigned.items() if not is_retry_topic(queue.topic))
             if consumer.snapshot().ready and all(one.loop is not None for one in queues):
                 return
-            self._raise_failure()
+            raise_failure(self._current()[0], self._connected(), self._tasks, self._settings)
             await client.clock.sleep(0.01)
 
     async def _stop(self, *, is_done: bool) -> None:
@@ -298,7 +296,7 @@ class PullConsumer:
             _cache_of(one).release()
         self._consumer.stop(shutdown_timeout_seconds=0.0)
         running = self._tasks[-1]
-        await _end([running])  # if this wait is cancelled, the next call waits again
+        await ended([running])  # if this wait is cancelled, the next call waits again
         self._tasks.remove(running)
         self._settings.release_offsets()  # after the last commit
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
@@ -382,40 +380,6 @@ class PullConsumer:
             if (task := asyncio.current_task()) is None or not task.cancelling():
                 self._raise_closed()
             raise
-
-    def _raise_failure(self) -> None:
-        """Raise the failure, if any, that withholds messages until an operator acts."""
-        (consumer, _), client = self._current(), self._connected()
-        self._raise_end()
-        options, problems = consumer.context.options, [*consumer.context.problems]
-        for queue, one in consumer.assigned.items():
-            if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
-                raise PullConsumerError(self._settings.plain(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
-            if (failure := one.status.failure) is not None and not is_retry_topic(queue.topic):
-                problems.append(explain_failure(failure, options.plain_group, queue.without(self._namespace).topic))
-        for problem in problems:
-            if problem.cause in _LASTING:
-                raise PullConsumerError(self._settings.plain(f"{problem.evidence}; {problem.next}"))
-        names = options.group, *options.subscriptions
-        if (refusal := client.remoting.security.refusals.about(names)) is not None:
-            raise PullConsumerError(self._settings.plain(refusal))
-
-    def _raise_end(self) -> None:
-        """Raise the error that ended a task; PullConsumerError if it ended without an error, or with its event loop."""
-        for task in self._tasks:
-            if task.done():
-                error = None if task.cancelled() else task.exception()
-                while isinstance(error, BaseExceptionGroup):
-                    error = error.exceptions[0]
-                if isinstance(error, RmqdError):
-                    error.args = self._settings.plain(error.args)
-                raise error or PullConsumerError("the consumer has ended; create another consumer")
-
-
-async def _end(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait for the end of tasks. Tasks of an earlier event loop have ended with it, and cannot be awaited."""
-    if running := [task for task in tasks if not task.done()]:
-        await asyncio.wait(running)
 
 
 def _cache_of(assigned: AssignedQueue) -> PolledQueue:
