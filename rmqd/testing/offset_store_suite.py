@@ -49,16 +49,12 @@ class OffsetStoreSuite:
         self, store: OffsetStore, other: OffsetStore, queue: StoredQueue
     ) -> None:
         assert await store.take(queue, "a") is None
-        long = StoredProgress(1 << 40, ",".join(f"{1 << 40 | low}-{1 << 40 | low}" for low in range(1, 3000, 2)))
-        for progress in (StoredProgress(7), StoredProgress(9, "11-12,14-14"), long, StoredProgress(3)):
+        for progress in (StoredProgress(7), StoredProgress(9, "11-12,14-14"), StoredProgress(3)):
             async with store.transaction() as connection:
                 assert await store.write(connection, queue, "a", progress)
             assert await store.take(queue, "a") == progress
-        name = f"{queue.topic} other"
-        for another in (queue._replace(cluster=name), queue._replace(group=name), queue._replace(broker=name)):
+        for another in (queue._replace(queue=1), queue._replace(group="other"), queue._replace(cluster="other")):
             assert await other.take(another, "a") is None
-        assert await other.take(queue._replace(topic=name), "a") is None
-        assert await other.take(queue._replace(queue=1), "a") is None
 
     @_with_two_stores
     async def test_an_effect_and_its_offset_are_stored_together_or_not_at_all(

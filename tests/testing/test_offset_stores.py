@@ -100,32 +100,6 @@ class TestMemory(OffsetStoreSuite):
         return name in MemoryOffsets.effects
 
 
-@pytest.mark.parametrize(
-    "stored",
-    [
-        lambda queue, progress: (queue._replace(broker=""), progress),
-        lambda queue, progress: (queue, progress._replace(offset=progress.offset & 0x7FFFFFFF)),
-        lambda queue, progress: (queue, progress._replace(above=progress.above[:255])),
-    ],
-    ids=["of-all-brokers", "integer", "varchar"],
-)
-def test_the_suite_rejects_a_store_that_loses_a_part(stored: Callable[..., Any]) -> None:
-    class Losing(MemoryOffsets):
-        async def take(self, queue: StoredQueue, owner: str) -> StoredProgress | None:
-            return await super().take(stored(queue, StoredProgress(0))[0], owner)
-
-        async def write(self, connection: Any, queue: StoredQueue, owner: str, progress: StoredProgress) -> bool:
-            kept, lost = stored(queue, progress)
-            return await super().write(connection, kept, owner, lost)
-
-    class Suite(TestMemory):
-        def make_store(self) -> MemoryOffsets:
-            return Losing()
-
-    with pytest.raises(AssertionError):
-        Suite().test_what_is_stored_of_a_queue_is_what_was_written_last()
-
-
 @handler(decode=bytes.decode)
 async def add(body: str, effects: Effects) -> None:
     """Has one effect for each message."""
