@@ -271,8 +271,9 @@ def found(
     `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many,
     up to the limit of `rmqd concurrency`.
     """
-    text = step or CAUSES[cause].step
-    return Problem(cause, evidence, text.format(group=group, topic=topic, concurrency=min(2 * slots, 1000)))
+    names = {"group": group, "topic": topic, "concurrency": str(min(2 * slots, 1000))}
+    # not str.format, because a step may name a message, and producers may write braces into its id
+    return Problem(cause, evidence, _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step))
 
 
 GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
