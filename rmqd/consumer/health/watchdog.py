@@ -133,15 +133,15 @@ class Watchdog:
     async def run(self) -> None:
         """Check every other second, until cancelled."""
         while True:
-            await tick(self._context.clock, TICK_SECONDS, self._is_idle)
+            await tick(self._context.clock, TICK_SECONDS, self._begin_check)
             await self._check()
 
     async def poll(self) -> None:
         """Check every assignment and topic once, unless the group is idle and its turn has not come."""
-        if not self._is_idle():
+        if not self._begin_check():
             await self._check()
 
-    def _is_idle(self) -> bool:
+    def _begin_check(self) -> bool:
         """Begin a check, and return whether it ends here: all assignments are idle, and nothing else has changed."""
         context, assigned = self._context, self._assigned
         self._may_pass_over = self._replicas_stay() and not self._news

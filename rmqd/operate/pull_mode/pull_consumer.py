@@ -134,7 +134,7 @@ class PullConsumer:
         while not (messages := polls.take(max_messages)):
             left = end - clock.monotonic()
             if not await polls.arrival(min(left, POLL_SECONDS)):
-                raise_failure(self._current()[0], self._connected(), self._tasks, self._settings)
+                raise_failure(self._current()[0], self._tasks, self._settings)
                 if left <= 0:
                     break
         return messages
@@ -283,7 +283,7 @@ class PullConsumer:
             queues = (one for queue, one in consumer.assigned.items() if not is_retry_topic(queue.topic))
             if consumer.snapshot().ready and all(one.loop is not None for one in queues):
                 return
-            raise_failure(self._current()[0], self._connected(), self._tasks, self._settings)
+            raise_failure(self._current()[0], self._tasks, self._settings)
             await client.clock.sleep(0.01)
 
     async def _stop(self, *, is_done: bool) -> None:

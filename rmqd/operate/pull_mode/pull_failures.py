@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from rmqd.client.instance import ClientInstance
 from rmqd.consumer.health.causes import explain_failure
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
@@ -17,9 +16,7 @@ from rmqd.wire.topics import is_retry_topic
 _LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled", "group_unknown"))
 
 
-def raise_failure(
-    consumer: PushConsumer, client: ClientInstance, tasks: Iterable[asyncio.Task[None]], settings: Settings
-) -> None:
+def raise_failure(consumer: PushConsumer, tasks: Iterable[asyncio.Task[None]], settings: Settings) -> None:
     """Raise the failure, if any, that withholds messages until an operator acts."""
     raise_end(tasks, settings)
     options, problems = consumer.context.options, [*consumer.context.problems]
@@ -32,7 +29,7 @@ def raise_failure(
         if problem.cause in _LASTING:
             raise PullConsumerError(settings.plain(f"{problem.evidence}; {problem.next}"))
     names = options.group, *options.subscriptions
-    if (refusal := client.remoting.security.refusals.about(names)) is not None:
+    if (refusal := consumer.context.client.remoting.security.refusals.about(names)) is not None:
         raise PullConsumerError(settings.plain(refusal))
 
 
