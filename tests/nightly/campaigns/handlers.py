@@ -37,12 +37,12 @@ class HandlersPlan:
     per_second: float = 1000.0
     away_seconds: tuple[float, float] = (0.2, 6.0)
     retry_for_seconds: float = 3.0
-    """Less than the longest outage: some batches are waited for in place, others fail and are sent back."""
+    """Less than the longest outage: some batches are waited for in place, others fail and wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandlersResult:
-    """What a run gave. `arrived` is how often the counterpart has each key; `again` are attempts that failed."""
+    """What a run gave. `arrived` is how often the counterpart has each key; `failed_batches` are calls that raised."""
 
     plan: HandlersPlan
     most_twice: int | None
@@ -50,7 +50,7 @@ class HandlersResult:
     sent: set[str]
     arrived: Counter[str]
     kills: int
-    again: int
+    failed_batches: int
     dead: int
     seconds: float
 
@@ -79,14 +79,14 @@ class HandlersResult:
         plan, forbidden = self.plan, " (FORBIDDEN)" if self.too_many_twice else ""
         return (
             f"handlers {plan.counterpart}, seed {plan.seed}, {self.seconds:.0f} s: {len(self.sent)} sent, "
-            f"{self.kills} kills, {plan.daemon_kills} of rmqd, {self.again} attempts failed; lost {len(self.lost)} "
-            f"{self.lost[:5]}, twice {self.twice}{forbidden}, dead letters {self.dead}"
+            f"{self.kills} kills, {plan.daemon_kills} of rmqd, {self.failed_batches} batches failed; "
+            f"lost {len(self.lost)} {self.lost[:5]}, twice {self.twice}{forbidden}, dead letters {self.dead}"
         )
 
     def cells(self) -> list[object]:
         """For the table of figures."""
         kills = f"{self.kills} + {self.plan.daemon_kills}" if self.plan.daemon_kills else self.kills
-        run = (self.plan.counterpart, self.plan.seed, len(self.sent), kills, self.again)
+        run = (self.plan.counterpart, self.plan.seed, len(self.sent), kills, self.failed_batches)
         return [*run, len(self.lost), self.twice, self.dead, f"{self.seconds:.0f}"]
 
 
@@ -121,7 +121,7 @@ class Handlers:
                 kills = self._kill_under_load(counterpart, daemon, load)
                 load.wait(plan.messages / plan.per_second * 5 + 60)
                 self._drain(counterpart, load.sent)
-                again = round(daemon.metric("rmqd_messages_handled_total", group=self._group, result="retried"))
+                failed = round(daemon.metric("rmqd_handler_exceptions_total", group=self._group))
                 status, _ = daemon.terminate(60)
                 assert status == 0, daemon.tail()
             arrived = counterpart.arrived()
@@ -131,7 +131,7 @@ class Handlers:
             set(load.sent),
             arrived,
             kills,
-            again,
+            failed,
             self._dead_letters(),
             time.monotonic() - begin,
         )
@@ -170,7 +170,7 @@ class Handlers:
                 daemon.wait_ready()
                 continue
             counterpart.kill()
-            # the first is longer than a batch is waited for in place, so that some are sent back
+            # the first is longer than a batch is waited for in place, so that some fail
             away = self._plan.away_seconds
             time.sleep(away[1] if share == shares[0] else self._random.uniform(*away))
             counterpart.start()
