@@ -287,11 +287,13 @@ def mutants(options: argparse.Namespace) -> bool:
     if unknown := set(rooms) - set(ROOMS):
         raise MutantsError(f"no room {', '.join(sorted(unknown))}; accepted: {', '.join(ROOMS)}")
     directory = _directory("mutants", options)
-    command = f"python -m tests.nightly.campaigns mutants --rooms {options.rooms} --dir {directory}"
+    command = (
+        f"python -m tests.nightly.campaigns mutants --rooms {options.rooms} --every {options.every} --dir {directory}"
+    )
     say(f"to resume after an interruption: {command}")
     passed = True
     for room in rooms:
-        result = run_mutants(room, directory)
+        result = run_mutants(room, directory, options.every)
         print(result.report(), flush=True)
         add_row("mutants", result.cells())
         passed &= result.passed
@@ -500,6 +502,7 @@ def main() -> int:
     sub = commands.add_parser(mutants.__name__, help=mutants.__doc__, description=mutants.__doc__)
     sub.set_defaults(call=mutants)
     sub.add_argument("--rooms", default=",".join(ROOMS), help="which, with commas (default %(default)s)")
+    sub.add_argument("--every", type=int, default=1, metavar="N", help="judge every N-th mutant (default: all)")
     sub.add_argument("--dir", help="where a run keeps its files; that of an earlier run judges again what could differ")
     sub = commands.add_parser(OLDER, help=older.__doc__, description=older.__doc__)
     sub.set_defaults(call=older)

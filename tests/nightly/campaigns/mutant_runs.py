@@ -1,4 +1,4 @@
-"""`python -m tests.nightly.campaigns.mutant_runs ROOM DIRECTORY`: the tests against each mutant of a room.
+"""`python -m tests.nightly.campaigns.mutant_runs ROOM DIRECTORY N`: the tests against every N-th mutant of a room.
 
 One process collects the tests once and forks a child for each mutant. The child gives the changed function the
 mutant's code, and runs the tests that reach the changed lines, the nearest and quickest first, until one fails twice.
@@ -89,7 +89,7 @@ class _Room:
 
     room: Room
     directory: Path
-    side_by_side: int
+    every: int
     plugin: Plugin = field(init=False)
     _items: dict[str, pytest.Item] = field(default_factory=dict)
     _reach: dict[str, Reach] = field(default_factory=dict)
@@ -101,16 +101,16 @@ class _Room:
 
     def run(self, items: list[pytest.Item]) -> None:
         self._items = {item.nodeid: item for item in items}
-        self._reach = reaches(self.plugin, items, self.directory / "reach.json", self.side_by_side)
+        self._reach = reaches(self.plugin, items, self.directory / "reach.json", SIDE_BY_SIDE)
         bad = [test for test, reach in self._reach.items() if not reach.passed]
         print(f"{len(items)} tests; these fail without a mutant and judge none: {bad or 'none'}", flush=True)
         kept = Fates(self.directory, self.room.name)
-        todo = [mutant for mutant in self.room.mutants() if not kept.holds(mutant)]
+        todo = [mutant for mutant in self.room.mutants()[:: self.every] if not kept.holds(mutant)]
         print(f"{self.room.name}: {len(todo)} mutants to judge", flush=True)
         waiting, selector, done = iter(todo), selectors.DefaultSelector(), 0
         try:
             while True:
-                while len(self._children) < self.side_by_side and (mutant := next(waiting, None)):
+                while len(self._children) < SIDE_BY_SIDE and (mutant := next(waiting, None)):
                     order = self._order(mutant)
                     if not order:
                         kept.add(mutant, Fate("unreached"))
@@ -232,10 +232,10 @@ def main(arguments: Sequence[str]) -> int:
     if arguments[0] == "--imported":
         _imported(arguments[1], Path(arguments[2]), int(arguments[3]))
         return 0
-    room, directory, side_by_side = arguments
+    room, directory, every = arguments
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.environ["PYTHONHASHSEED"] = "0"
-    judge = _Room(ROOMS[room], Path(directory), int(side_by_side))
+    judge = _Room(ROOMS[room], Path(directory), int(every))
     return int(pytest.main([*pytest_arguments(), f"--basetemp={directory}/pytest"], plugins=[judge.plugin]))
 
 

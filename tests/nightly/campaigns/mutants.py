@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tests.nightly.campaigns.mutant_fates import Fates
 from tests.nightly.campaigns.mutant_rooms import ROOMS
-from tests.nightly.campaigns.mutant_runs import SIDE_BY_SIDE
 from tests.nightly.campaigns.mutations import ROOT, Mutant
 
 HARMLESS = Path(__file__).with_name("mutants_harmless.toml")
@@ -83,27 +82,31 @@ def harmless() -> dict[str, str]:
     return found
 
 
-def run(room: str, directory: Path, side_by_side: int = SIDE_BY_SIDE) -> MutantsResult:
-    """Judge the mutants of a room, or those whose fate the directory does not have. Raises MutantsError."""
+def run(room: str, directory: Path, every: int) -> MutantsResult:
+    """Judge every n-th mutant of a room whose fate the directory does not have. Raises MutantsError."""
     began = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tests.nightly.campaigns.mutant_runs", room, str(directory), str(side_by_side)]
+    command = [sys.executable, "-m", "tests.nightly.campaigns.mutant_runs", room, str(directory), str(every)]
     if ended := subprocess.run(command, cwd=ROOT, check=False).returncode:
         raise MutantsError(f"{' '.join(command)} ended with {ended}")
-    return verdict(room, Fates(directory, room), ROOMS[room].mutants(), harmless(), time.monotonic() - began)
+    return verdict(room, Fates(directory, room), ROOMS[room].mutants(), harmless(), time.monotonic() - began, every)
 
 
-def verdict(room: str, fates: Fates, mutants: list[Mutant], reasons: dict[str, str], seconds: float) -> MutantsResult:
-    """Count what became of the mutants."""
+def verdict(
+    room: str, fates: Fates, mutants: list[Mutant], reasons: dict[str, str], seconds: float, every: int = 1
+) -> MutantsResult:
+    """Count what became of every n-th mutant."""
     listed = {mutant.key for mutant in mutants if mutant.key in reasons}
     statuses: Counter[str] = Counter()
-    survivors = []
-    for mutant in mutants:
-        if mutant.key not in listed:
+    survivors, is_harmless = [], 0
+    for mutant in mutants[::every]:
+        if mutant.key in listed:
+            is_harmless += 1
+        else:
             entry = fates.of(mutant)
             statuses[entry["status"]] += 1
             if entry["status"] not in ("killed", "hung"):
                 survivors.append(f"{mutant.key} (line {mutant.lines.start}, {entry['tests']} tests)")
     paths = {mutant.path for mutant in mutants}
     stale = tuple(key for key in reasons if key.partition(": ")[0] in paths and key not in listed)
-    return MutantsResult(room, seconds, statuses, len(listed), tuple(survivors), stale)
+    return MutantsResult(room, seconds, statuses, is_harmless, tuple(survivors), stale)
