@@ -43,7 +43,7 @@ class Lane(IntEnum):
 
     BROKERS = 0
     """Mostly waits for a real RocketMQ, and fails if its processes are kept from running."""
-    TESTS = 10
+    TESTS = 2
     COMPUTES = 15
     """Waits for nothing, so nothing else disturbs it."""
 

@@ -74,7 +74,7 @@ def test_a_group_that_only_the_brokers_know(rocketmq: RealCluster, topic: str, g
     ended = rmqd("lag", group, "-n", rocketmq.nameserver)
 
     assert ended.code == 0, ended.err
-    assert ended.out.splitlines()[1].split() == [group, topic, "8", "0", "0s"]
+    assert ended.out.splitlines()[1].split() == [group, topic, "8", "0", "0s", "-"]
 
 
 def test_fail_over_exits_with_1_above_the_limit_and_0_below(
