@@ -236,7 +236,7 @@ async def a_message_that_comes_back_again_and_again(stage: Stage) -> AsyncIterat
     topic = stage.topic(1)
     stage.send(topic, 10, 1)
     async with stage.member(fail_at("m2"), topic, delay_level_when_next_consume=1, poll_seconds=1):
-        yield "[m2] (given back "
+        yield "[m2] (sent back "
 
 
 @scene("flow_control")
