@@ -193,7 +193,7 @@ def test_a_stream_that_retention_passed(cluster: Cluster) -> None:
     with pytest.raises(DataLossError) as raised:
         cluster.query(checkpoint).poll()
     assert str(raised.value) == (
-        f"data loss in {cluster.topic}@{FIRST}:0: offsets 1 to {low - 1} are missing: and the broker holds {low} to 29"
+        f"data loss in {cluster.topic}@{FIRST}:0: offsets 1 to {low - 1} are missing: the broker has {low} to 29"
     )
     with capture_logs() as logs:
         (rows,) = cluster.query(checkpoint, failOnDataLoss="false").run_until_idle()
