@@ -242,7 +242,7 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> Proces
     orderly = context.options.consume_mode == "orderly"
     locked = orderly and loop is not None and context.ownership.holds(assigned.message_queue)
     begun_at = 0.0 if loop is None else loop.begun_at
-    locked_at = int(((clock.wall() if locked else assigned.status.since) if orderly else begun_at) * 1000)
+    locked_at = int(((clock.wall() if locked else assigned.since) if orderly else begun_at) * 1000)
     if loop is None:
         return ProcessQueueInfo(commit_offset=-1, last_lock_timestamp=locked_at)
     (process_queue,) = loop.process_queues

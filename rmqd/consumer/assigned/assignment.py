@@ -11,15 +11,20 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import structlog
 
-from rmqd.consumer.assigned.queue_status import AssignmentStatus, RequestLoop
+from rmqd.consumer.assigned.queue_status import RequestLoop, StallFacts
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
+from rmqd.consumer.health.causes import CAUSES, STUCK, Problem
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
+from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import topic_of_pop_retry
 
 log = structlog.get_logger(__name__)
 
@@ -132,13 +137,19 @@ class Assignment(ABC):
     After `release`, `run` ends when the messages in flight are finished and committed (or acknowledged, if popped), or
     when the drain time is over. A pulled queue belongs only to this member. A popped queue may belong to other members
     too; queue id -1 means all queues of the broker.
+
+    It also reports its state, the time of its last change, its figures, and the cause of a stall.
     """
 
     is_popped: ClassVar[bool]
-    status: AssignmentStatus
+    loop: RequestLoop | None
+    """Fetches the messages; None until the assignment is acquired."""
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         self.message_queue = message_queue
+        self.stall: Problem | None = None  # set by the watchdog
+        self.since = context.clock.wall()  # Unix seconds; when it entered its state
+        self._state = "waiting"
         self._context = context
         self._release_signal = ReleaseSignal(context, message_queue)
 
@@ -147,27 +158,14 @@ class Assignment(ABC):
         """Acquire the queue, consume it until `release` is called, and release it."""
 
     @property
+    def process_queues(self) -> Sequence[ProcessQueue]:
+        """The caches of the queues with messages; empty until the assignment is acquired."""
+        return () if self.loop is None else self.loop.process_queues
+
+    @property
     def is_releasing(self) -> bool:
         """Whether `release` was called."""
         return self._release_signal.begun.is_set()
-
-    @property
-    def loop(self) -> RequestLoop | None:
-        """The loop that fetches the messages; None until the queue is acquired."""
-        return self.status.loop
-
-    @property
-    def process_queues(self) -> Sequence[ProcessQueue]:
-        """The caches of the queues with messages; empty until the queue is acquired."""
-        return self.status.process_queues
-
-    def snapshot(self) -> QueueSnapshot | None:
-        """Return the current figures; None for a pulled queue before it is acquired.
-
-        Before the acquisition there are figures only while another member has the queue's lock, or once the watchdog
-        calls the queue stalled (`STALL_SECONDS` in `health.watchdog`).
-        """
-        return self.status.snapshot()
 
     def release(self, drain_seconds: float, *, last: bool = False) -> None:
         """Release it after handlers had up to `drain_seconds` to finish their batches. Only the first call counts.
@@ -207,3 +205,144 @@ class Assignment(ABC):
 
     async def abandon(self) -> None:  # noqa: B027
         """Commit finished messages. Called after the group has failed and all its tasks have ended."""
+
+    # The status, for the watchdog and the group's snapshot:
+
+    @property
+    def failure(self) -> RmqdError | None:
+        """The last error, if there was no success since."""
+        return None if self.loop is None else self.loop.failure
+
+    @property
+    def turned_at(self) -> float | None:
+        """When the loop last completed an iteration (monotonic); None if that does not indicate a problem."""
+        return None
+
+    @abstractmethod
+    def progress(self) -> object:
+        """Return a value that changes with every progress. The watchdog compares it with the last one."""
+
+    @abstractmethod
+    def has_work(self) -> bool:
+        """Whether there is work, or that cannot be determined."""
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether it clearly waits for new messages, so that no further check is needed. `now` is monotonic."""
+        return False
+
+    @abstractmethod
+    def measure(self) -> Coroutine[Any, Any, None] | None:
+        """Query the group's lag from the broker; None if the responses to pulls already contain it."""
+
+    def tick(self) -> None:
+        """Record when the state changed. Called about every second."""
+        state = self._current_state()
+        if state != self._state:
+            self._state, self.since = state, self._context.clock.wall()
+
+    @abstractmethod
+    def snapshot(self) -> QueueSnapshot | None:
+        """Return the current figures; None for a pulled queue before it is acquired.
+
+        Before the acquisition there are figures only while another member has the queue's lock, or once the watchdog
+        calls the queue stalled (`STALL_SECONDS` in `health.watchdog`).
+        """
+
+    def _figures(self) -> QueueSnapshot:
+        """Return the figures that pulled and popped assignments have."""
+        self.tick()
+        context, queue, process_queues = self._context, self.message_queue, self.process_queues
+        stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
+        waiting = sum(one.waiting_count + one.retrying for one in process_queues)
+        # a pop retry topic counts as the group's retry topic, because both have queues of the same number
+        is_pop_retry = topic_of_pop_retry(context.options.group, queue.topic) is not None
+        return QueueSnapshot(
+            topic=queue.without(context.options.namespace).topic if is_pop_retry else stats.topic,
+            is_retry=stats.is_retry,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            state=self._state,
+            since=self.since,
+            cached=cached,
+            handling=max(0, cached - waiting),
+            cached_bytes=sum(one.cached_bytes for one in process_queues),
+            stall=self.stall,
+        )
+
+    def explain(self) -> Problem:
+        """Return the cause of a stall from the current facts."""
+        return self._seen().explain()
+
+    def _seen(self) -> StallFacts:
+        context, queue, process_queues, oldest = self._context, self.message_queue, self.process_queues, self._oldest()
+        if self.loop is None:
+            return replace(self._named(), started=False, failure=self.failure)
+        calls, now = context.service.calls(), context.clock.monotonic()
+        return replace(
+            self._named(),
+            paused=context.pauses.hold(queue),
+            circuit=None if context.circuit is None else context.circuit.problem(context.options.plain_group),
+            locked_out=not context.ownership.holds(queue),
+            in_place=context.options.repeats_in_place,
+            kept=next(filter(None, map(context.service.explain, process_queues)), None),
+            failure=self.failure,
+            retrying=sum(one.retrying for one in process_queues),
+            in_flight=sum(one.in_flight for one in process_queues),
+            pending=sum(one.waiting_count for one in process_queues),
+            uncommitted=sum(len(one.uncommitted) for one in process_queues),
+            oldest=""
+            if oldest is None
+            else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
+            oldest_id="" if oldest is None else oldest.msg_id,
+            call_seconds=max(
+                (now - call.started for call in calls if call.process_queue in process_queues), default=None
+            ),
+            slots=context.service.concurrency,
+            busy_slots=len(calls),
+            longest_call_seconds=max((now - call.started for call in calls), default=0.0),
+        )
+
+    def _named(self) -> StallFacts:
+        """Return StallFacts with the names for evidence and next steps."""
+        options = self._context.options
+        queue, group = self.message_queue.without(options.namespace), options.plain_group
+        return StallFacts(broker=queue.broker_name, queue_id=queue.queue_id, group=group, topic=queue.topic)
+
+    def _current_state(self) -> str:
+        loop, process_queues = self.loop, self.process_queues
+        if (state := self._cannot_be_consumed()) is not None:
+            return state
+        if loop is None:
+            return "waiting"
+        if loop.held_by is not None:
+            return "flow_controlled"
+        if any(one.retrying for one in process_queues):
+            return "retrying"
+        if any(one.in_flight or one.pending for one in process_queues):
+            return "handling"
+        return "pulling" if loop.is_behind else "waiting"
+
+    def _cannot_be_consumed(self) -> str | None:
+        if self.stall is not None and STUCK in CAUSES[self.stall.cause].marks:
+            return "stuck"
+        if self._context.pauses.hold(self.message_queue) or self._waits_for_circuit():
+            return "paused"
+        return None if self._context.ownership.holds(self.message_queue) else "locked_out"
+
+    def _waits_for_circuit(self) -> bool:
+        """Whether messages wait because the circuit is not closed."""
+        circuit = self._context.circuit
+        return circuit is not None and circuit.state != "closed" and any(one.pending for one in self.process_queues)
+
+    def _oldest(self) -> Message | None:
+        """The unfinished message that was stored first."""
+        unfinished = [message for one in self.process_queues if (message := one.oldest()) is not None]
+        return min(unfinished, key=lambda message: message.store_timestamp, default=None)
+
+    def _lag_seconds(self, lag: int | None, last_stored_ms: int = 0) -> float | None:
+        """Return the age of the oldest waiting message; if none is cached, of the last one seen."""
+        if lag == 0:
+            return 0.0
+        oldest = self._oldest()
+        stored_ms = last_stored_ms if oldest is None else oldest.store_timestamp
+        return max(0.0, self._context.clock.wall() - stored_ms / 1000) if stored_ms else None

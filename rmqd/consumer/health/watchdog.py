@@ -1,7 +1,7 @@
 """The watchdog finds stalled queues, whose messages wait without progress, and reports the cause.
 
-Every other second it compares each assignment's progress (`AssignmentStatus.progress`) with the previous value. If the
-value has not changed for a while although there is work, the assignment's status determines the cause (`explain`). The
+Every other second it compares each assignment's progress (`Assignment.progress`) with the previous value. If the
+value has not changed for a while although there is work, the assignment determines the cause (`explain`). The
 watchdog logs the cause and keeps it as the assignment's stall until there is progress again. Its only repair: a loop
 that completed no iteration for two minutes is restarted.
 
@@ -173,7 +173,7 @@ class Watchdog:
             watch, assigned = self._watches.get(queue), self._assigned.get(queue)
             if assigned is None:  # released meanwhile
                 continue
-            if not (is_quiet := assigned.status.is_quiet(now)):
+            if not (is_quiet := assigned.is_quiet(now)):
                 idle.pop(queue, None)  # for example because its pull is overdue
             if watch is None:
                 watch = self._watches[queue] = _Watch(stands_since=now)
@@ -181,12 +181,12 @@ class Watchdog:
                 watch.stands_since, watch.seen_cause = now, ""
                 continue
             assigned.check_replica()
-            assigned.status.stall = problem = self._stall(assigned, watch, now)
-            assigned.status.tick()
+            assigned.stall = problem = self._stall(assigned, watch, now)
+            assigned.tick()
             if problem is None:
                 self._report_end(queue, watch)
                 continue
-            failure = assigned.status.failure
+            failure = assigned.failure
             if (
                 failure is not None
                 and failure.is_reported
@@ -217,28 +217,28 @@ class Watchdog:
 
     def _stall(self, assigned: Assignment, watch: _Watch, now: float) -> Problem | None:
         """Return the cause of a stall if the assignment has made no progress for long enough."""
-        progress = assigned.status.progress()
+        progress = assigned.progress()
         moved = progress != watch.progress
         watch.progress = progress
         is_batching = self._is_batching(assigned)
         if is_batching:  # a pull that hangs is hidden by the open calls, so check for it here
             self._repair(assigned, watch, now)
-        if assigned.is_releasing or moved or is_batching or not assigned.status.has_work():
+        if assigned.is_releasing or moved or is_batching or not assigned.has_work():
             watch.stands_since, watch.seen_cause = now, ""
             return None
         if now - watch.stands_since < self._patience():
             return None
-        problem = assigned.status.explain()
+        problem = assigned.explain()
         # while messages move to the next step of the pipeline, neither step has them, so this cause must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
-        return problem if is_sure else assigned.status.stall
+        return problem if is_sure else assigned.stall
 
     def _is_batching(self, assigned: Assignment) -> bool:
         """Whether the handler keeps calls of this queue open to gather messages, and nothing else stops the queue."""
-        service, status = self._context.service, assigned.status
-        has_calls = any(call.process_queue in status.process_queues for call in service.calls())
-        return has_calls and service.keeps_calls_open and status.explain().cause == "slow_handler"
+        service = self._context.service
+        has_calls = any(call.process_queue in assigned.process_queues for call in service.calls())
+        return has_calls and service.keeps_calls_open and assigned.explain().cause == "slow_handler"
 
     def _patience(self) -> float:
         """Return after how many seconds without progress a queue is stalled. Configured waits are included."""
@@ -280,7 +280,7 @@ class Watchdog:
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
         """Restart a loop without an iteration for two minutes. All its waits are shorter than that."""
-        turned_at = assigned.status.turned_at
+        turned_at = assigned.turned_at
         if turned_at is not None and now - max(turned_at, watch.restarted_at) >= EXPIRY_SECONDS:
             watch.restarted_at = now
             log.error("queue.restarted", queue=str(assigned.message_queue), seconds=EXPIRY_SECONDS)

@@ -150,7 +150,7 @@ class OffsetPersistence:
                 }
                 # concurrently: a commit may have to wait for an earlier commit at a slow broker
                 async with asyncio.TaskGroup() as tasks:
-                    for measure in filter(None, [one.status.measure() for one in some]):
+                    for measure in filter(None, [one.measure() for one in some]):
                         tasks.create_task(measure)
                     # not as a task: a reset between the reading of the offsets and this call would be overwritten
                     await context.store.persist(offsets)
@@ -166,7 +166,7 @@ class OffsetPersistence:
         store, queue, offset = self._context.store, one.message_queue, one.commit_offset()
         if offset is None or offset != store.committed.get(queue) or one.is_releasing or store.is_due(queue, offset):
             return False
-        return one.status.is_quiet(now)
+        return one.is_quiet(now)
 
 
 WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check

@@ -13,7 +13,6 @@ from rmqd.client.api.admin_requests import consume_stats
 from rmqd.client.api.pull_requests import query_assignment
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
-from rmqd.consumer.assigned.queue_status import AssignmentStatus
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_loop import PopLoop
@@ -32,56 +31,6 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 
-class PopStatus(AssignmentStatus):
-    """The state of a popped assignment, and the time of its last change."""
-
-    loop: PopLoop
-
-    def __init__(self, context: GroupContext, source: PopSource, loop: PopLoop) -> None:
-        super().__init__(context, source.message_queue)
-        self.loop = loop
-        self._source = source
-        self._lag: int | None = None  # unacknowledged messages according to the broker
-        self._moved_at = loop.moved_at
-
-    @property
-    def _is_failing(self) -> bool:
-        return self.loop.failure is not None and not self.loop.failure.is_reported
-
-    def progress(self) -> object:
-        """Return when messages were last finished, or arrived in an empty cache. It stays while pops fail."""
-        if not self._is_failing:
-            self._moved_at = self.loop.moved_at
-        return self._moved_at
-
-    def has_work(self) -> bool:
-        """Whether messages wait for handlers or are in flight, or pops fail."""
-        return self._is_failing or self.loop.unacknowledged > 0
-
-    def snapshot(self) -> QueueSnapshot | None:
-        """Return the known values. Position and committed offset are missing: brokers keep them for popped queues."""
-        snapshot = super().snapshot()
-        assert snapshot is not None
-        return replace(snapshot, lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
-
-    async def measure(self) -> None:
-        """Query how many messages of the source the group has not acknowledged."""
-        client, message_queue, topic = self._context.client, self._message_queue, self._source.lag_topic
-        address = client.routes.address(message_queue.broker_name)
-        if address is None:
-            return
-        try:
-            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=topic)
-        except RmqdError as error:
-            log.debug("lag.unknown", queue=str(message_queue), error=str(error))
-            return
-        self._lag = sum(
-            max(0, offsets.broker_offset - offsets.consumer_offset)
-            for queue, offsets in stats.offset_table.items()
-            if self._source.includes(queue)
-        )
-
-
 KEEP_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
 RENEW_AT: Final = 2 / 3  # then the invisible time is extended, or a waiting message discarded: a share of it
 RENEW_AGAIN_SECONDS: Final = 1.0
@@ -97,17 +46,15 @@ class PopAssignment(Assignment):
     """
 
     is_popped = True
-    status: PopStatus
+    loop: PopLoop
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, source: PopSource) -> None:
         super().__init__(context, source.message_queue)
-        self.status = PopStatus(context, source, PopLoop(context, receipts, source))
+        self.loop = PopLoop(context, receipts, source)
         self._source = source
         self._receipts = receipts
-
-    @property
-    def loop(self) -> PopLoop:
-        return self.status.loop
+        self._lag: int | None = None  # unacknowledged messages according to the broker
+        self._moved_at = self.loop.moved_at
 
     @property
     def is_acknowledged(self) -> bool:
@@ -198,6 +145,41 @@ class PopAssignment(Assignment):
             block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
         else:
             block.renew_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
+
+    @property
+    def _is_failing(self) -> bool:
+        return self.loop.failure is not None and not self.loop.failure.is_reported
+
+    def progress(self) -> object:
+        """Return when messages were last finished, or arrived in an empty cache. It stays while pops fail."""
+        if not self._is_failing:
+            self._moved_at = self.loop.moved_at
+        return self._moved_at
+
+    def has_work(self) -> bool:
+        """Whether messages wait for handlers or are in flight, or pops fail."""
+        return self._is_failing or self.loop.unacknowledged > 0
+
+    def snapshot(self) -> QueueSnapshot:
+        """Return the known values. Position and committed offset are missing: brokers keep them for popped queues."""
+        return replace(self._figures(), lag=self._lag, lag_seconds=self._lag_seconds(self._lag), popped=True)
+
+    async def measure(self) -> None:
+        """Query how many messages of the source the group has not acknowledged."""
+        client, message_queue, topic = self._context.client, self.message_queue, self._source.lag_topic
+        address = client.routes.address(message_queue.broker_name)
+        if address is None:
+            return
+        try:
+            stats = await consume_stats(client.remoting, address, self._context.options.group, topic=topic)
+        except RmqdError as error:
+            log.debug("lag.unknown", queue=str(message_queue), error=str(error))
+            return
+        self._lag = sum(
+            max(0, offsets.broker_offset - offsets.consumer_offset)
+            for queue, offsets in stats.offset_table.items()
+            if self._source.includes(queue)
+        )
 
 
 class DivisionByBroker(Division):

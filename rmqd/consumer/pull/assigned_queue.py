@@ -1,209 +1,36 @@
 """One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one.
 
-The order of the steps of a release avoids duplicates at a hand-over between two rmqd members:
-
-1. *Hand out nothing more.* Waiting messages stay unfinished, so the commit offset does not pass them.
-2. *Drain*: wait until no batch of the queue is in flight, at most for the given time.
-3. *Commit for the last time*, and wait for the response. Otherwise the next owner could read an older offset.
-4. *Unlock.* Only now does the next owner, which waits for the lock, read the stored offset and start there.
-
-The next owner waits only for a limited time. If the drain takes all of it, another member may own the queue, and no
-commit is allowed any more: messages that finish later are handled twice. Therefore the messages that are finished when
-the drain starts are committed at once, during the drain.
-
 docs/proof/ownership.md explains the rules of commits and locks at a hand-over.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from functools import partial
-from typing import Final
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final
 
 import structlog
 
-from rmqd.consumer.assigned.assignment import Assignment, LazyEvent, ReleaseSignal
+from rmqd.client.api.offset_requests import get_max_offset
+from rmqd.consumer.assigned.assignment import Assignment, LazyEvent
+from rmqd.consumer.assigned.queue_status import StallFacts
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext, ReleasedOffset
 from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import until_answered
-from rmqd.consumer.pull.pull_status import QueueStatus
-from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
-from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
+from rmqd.consumer.pull.queue_release import QueueRelease
+from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
+from rmqd.errors import RemotingError, RmqdError
+from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-LAST_COMMIT_SECONDS: Final = 3.0  # minimum time to retry the last commits at a stop, unless an error is permanent
-AGAIN_SECONDS: Final = 0.2
-
-
-class QueueRelease:
-    """Releases one queue.
-
-    If another member waits for the queue, nothing is committed after the deadline. If the whole group stops here
-    (`ReleaseSignal.is_last`), the last commit is tried for some seconds more: no other member acquires the queue before
-    it is unlocked.
-    """
-
-    def __init__(self, context: GroupContext, queue: MessageQueue, signal: ReleaseSignal) -> None:
-        self._context = context
-        self._queue = queue
-        self._signal = signal
-
-    async def run(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Release the queue that `loop` pulls. `moved_to` returns the offset of an operator's reset, or None."""
-        context, signal, message_queue = self._context, self._signal, self._queue
-        if loop is not None:
-            process_queue = loop.process_queue
-            # a reset in the response to a last pull, or a pending one, applies to the next ownership
-            loop.request.on_late_reset = partial(context.move, message_queue)
-            if (reset_to := loop.request.reset_to) is not None:
-                context.move(message_queue, reset_to)
-            process_queue.start_release()
-            context.service.submit(process_queue)  # a group by key still handles some of its messages
-            drained = await self._drain(loop)
-            self._prolong()
-            if moved_to() is None or not context.ownership.holds(message_queue):
-                is_committed = (drained or signal.is_last) and await self._commit(process_queue.commit_offset())
-                self._count_repeated(process_queue, is_committed=is_committed)
-            await self._commit_move(moved_to)
-            process_queue.drop(signal.cause)
-            if not drained and (signal.is_last or signal.forced.is_set()):  # a forced stop also ends the group
-                return  # released when all handlers of the group have ended
-        if (committed := context.store.committed.get(message_queue)) is not None:
-            newest_ms = 0 if loop is None else loop.process_queue.newest_store_timestamp
-            context.released_offsets[message_queue] = ReleasedOffset(committed, newest_ms)
-        context.store.forget(message_queue)
-        await context.ownership.release(message_queue)
-
-    async def abandon(self, loop: PullLoop | None, moved_to: Callable[[], int | None]) -> None:
-        """Commit the finished messages of a failed group. Messages in flight are delivered again."""
-        if loop is None:
-            return
-        process_queue, signal = loop.process_queue, self._signal
-        if not process_queue.is_releasing:
-            process_queue.start_release()
-        signal.is_last, signal.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
-        # The broker reported the operator's reset once, to this member, so no other member would apply it.
-        move = loop.request.reset_to if moved_to() is None else moved_to()
-        is_committed = move is None and await self._commit(process_queue.commit_offset())
-        self._count_repeated(process_queue, is_committed=is_committed)
-        await self._commit_move(lambda: move)
-        process_queue.drop(signal.cause)
-
-    def _prolong(self) -> None:
-        """Set the deadline of the last commit.
-
-        At a hand-over: as long as this member certainly holds the lock. At a stop: at least LAST_COMMIT_SECONDS from
-        now; after a forced stop exactly that.
-        """
-        signal, now = self._signal, self._context.clock.monotonic()
-        if not signal.is_last:
-            signal.until = max(signal.until, now + self._context.ownership.start_grace_period(self._queue))
-        elif signal.forced.is_set():
-            signal.until = now + LAST_COMMIT_SECONDS
-        else:
-            signal.until = max(signal.until, now + LAST_COMMIT_SECONDS)
-
-    def _count_repeated(self, process_queue: ProcessQueue, *, is_committed: bool) -> None:
-        """Count the messages finished here above the stored offset, which the next owner handles again."""
-        offset = process_queue.commit_offset()
-        stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
-        if repeated := process_queue.finished_above() + max(0, offset - stored):
-            process_queue.stats.may_repeat(self._signal.cause, repeated)
-
-    def _may_commit(self) -> bool:
-        """Return whether a commit may be sent. Without the lock or after the deadline, it could harm the next owner."""
-        return self._context.ownership.holds(self._queue) and self._context.clock.monotonic() < self._signal.until
-
-    async def _drain(self, loop: PullLoop) -> bool:
-        """Wait until no batch of the queue is in flight. Return False after a timeout."""
-        # After a reset, batches of an earlier cache may be in flight. Their results are ignored, but they must end
-        # before the next owner starts.
-        process_queues = (*loop.replaced_queues, loop.process_queue)
-        if not any(one.is_busy for one in process_queues):
-            return True
-        # Commit during the wait: after a timeout no commit is allowed, and the next owner would handle the finished
-        # messages again.
-        commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
-        try:
-            return await self._signal.drain(process_queues)
-        finally:
-            commit.cancel()  # ends only the wait for the response: the store completes a commit that was sent
-            await asyncio.gather(commit, return_exceptions=True)
-
-    async def _try_once(self, offset: int) -> None:
-        if self._context.ownership.holds(self._queue):
-            try:
-                await self._context.store.commit_upward(self._queue, offset, self._may_commit)
-            except RmqdError as error:
-                self._failed(offset, error)
-
-    async def _commit(self, offset: int) -> bool:
-        """Commit the offset, unless the broker has a higher one. Return whether the broker has it.
-
-        Retries until the deadline, or until the broker has the offset and no unconfirmed earlier commit of ours can
-        replace it. Gives up at a permanent error, and at any error if the stored offset would not change.
-        """
-        store, queue = self._context.store, self._queue
-        is_news = store.committed.get(queue) != offset
-        failure: RmqdError | None = None
-        try:
-            async with self._context.clock.timeout(self._signal.until - self._context.clock.monotonic()):
-                while self._may_commit():
-                    try:
-                        is_committed = await store.commit_upward(queue, offset, self._may_commit)
-                        # True: an older commit has ended and may have replaced ours, so commit again
-                        if not (is_committed and await store.wait_for_commits(queue, offset, self._signal.until)):
-                            return is_committed
-                    except RmqdError as error:
-                        failure = error
-                        if not is_news or not _may_pass(error):
-                            break
-                        await self._context.clock.sleep(AGAIN_SECONDS)
-        except TimeoutError:
-            failure = failure or RmqdError("its broker did not respond in time")
-        if failure is not None:
-            self._failed(offset, failure)
-        return False
-
-    async def _commit_move(self, moved_to: Callable[[], int | None]) -> None:
-        """Commit the offset of an operator's reset during the release, so that the next owner starts there.
-
-        The reset may also arrive during the last commit, or during this one. Retries for as long as a last commit.
-        """
-        stored: int | None = None
-        failure: RmqdError | None = None
-        while (offset := moved_to()) is not None and offset != stored and self._may_commit():
-            if failure is None:
-                log.warning("offset.moved", queue=str(self._queue), offset=None, moved_to=offset)
-            try:
-                await self._context.store.commit(self._queue, offset, downward=True)
-                stored, failure = offset, None
-            except RmqdError as error:
-                failure = error
-                if not _may_pass(error):
-                    break
-                await self._context.clock.sleep(AGAIN_SECONDS)
-        if failure is not None and offset is not None:
-            self._failed(offset, failure)
-
-    def _failed(self, offset: int, error: RmqdError) -> None:
-        if not error.is_reported:
-            log.warning("offset.commit_failed", queue=str(self._queue), offset=offset, error=str(error))
-
-
-def _may_pass(error: RmqdError) -> bool:
-    """Return whether the broker may accept the same request a moment later."""
-    if isinstance(error, BrokerError):
-        return error.retriable
-    return isinstance(error, RemotingError | RouteNotFoundError)
-
-
 MOVE_SECONDS = 5.0  # time limit for a reset of a queue that changes its owner
+STALE_SECONDS: Final = 5.0
+OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
+UNANSWERED_SECONDS: Final = 22.0  # the time above plus a margin
 
 
 class AssignedQueue(Assignment):
@@ -218,12 +45,14 @@ class AssignedQueue(Assignment):
     """
 
     is_popped = False
-    status: QueueStatus
+    loop: PullLoop | None
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
         context.idle.pop(message_queue, None)
-        self.status = QueueStatus(context, message_queue)
+        self.loop = None
+        self._is_in_line = False  # whether it is acquired, and waits until its start offset may be requested
+        self._start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
         self._cut = LazyEvent()  # the pull loop must be restarted
         self._in_peace = True  # whether the previous owner has released the queue, so that it will not commit any more
@@ -232,10 +61,6 @@ class AssignedQueue(Assignment):
         self._seek_ended = LazyEvent()
         self._moved_to: int | None = None
         self._move_until = 0.0  # monotonic deadline of the reset
-
-    @property
-    def loop(self) -> PullLoop | None:
-        return self.status.loop
 
     def commit_offset(self) -> int | None:
         return None if self.loop is None else self.loop.process_queue.commit_offset()
@@ -299,11 +124,11 @@ class AssignedQueue(Assignment):
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
-        self.status.is_in_line = True
+        self._is_in_line = True
         start = await until_answered(context, queue, self._start)
-        self.status.start_failure = None
+        self._start_failure = None
         log.info("queue.started", queue=str(queue), offset=start.offset, why=start.why)
-        self.status.loop = loop = PullLoop(context, queue, start.offset)
+        self.loop = loop = PullLoop(context, queue, start.offset)
         loop.apply_pauses()
         self._check_released_offset(start.offset)
         await self._pull(loop)
@@ -313,7 +138,7 @@ class AssignedQueue(Assignment):
         try:
             return await self.find_start()
         except RmqdError as error:
-            self.status.start_failure = error
+            self._start_failure = error
             if isinstance(error, AccessRefusedError):  # reading the queue's end requires a permission here
                 self._context.client.remoting.security.refusals.needed(error)
             raise
@@ -388,3 +213,123 @@ class AssignedQueue(Assignment):
         self._check_released_offset(stored)
         loop.start_again(stored, "lock_lost")
         context.store.take_over(queue, stored, self)
+
+    @property
+    def failure(self) -> RmqdError | None:
+        """The last error of a pull or of an attempt to acquire the queue; None after a success."""
+        return self._start_failure if self.loop is None else self.loop.failure
+
+    @property
+    def turned_at(self) -> float | None:
+        """When the loop last sent a pull, received a response or checked a wait; None while it may wait for long."""
+        loop = self.loop
+        return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.checked_at)
+
+    def progress(self) -> object:
+        """Return a value that changes with every progress: a message finishes, or an empty cache's offset advances.
+
+        While messages are cached, further pulls are not progress: otherwise a hanging handler would be noticed only
+        when a threshold stops the pulls.
+        """
+        if self.loop is None:
+            return None
+        process_queue = self.loop.process_queue
+        pulled_to = None if process_queue.cached_count else process_queue.next_offset
+        return process_queue, pulled_to, process_queue.put_count - process_queue.cached_count
+
+    def has_work(self) -> bool:
+        """Return whether the queue has work, or its work is unknown."""
+        loop = self.loop
+        if loop is None:
+            return not self._is_in_line or self._start_failure is not None
+        if loop.is_behind or self._is_blind(loop):
+            return True
+        return loop.process_queue.cached_count > len(loop.process_queue.uncommitted)
+
+    def snapshot(self) -> QueueSnapshot | None:
+        loop, store, message_queue = self.loop, self._context.store, self.message_queue
+        if loop is None:
+            is_usual = self.stall is None and self._context.ownership.holds(message_queue)
+            return None if is_usual else self._figures()
+        snapshot, process_queue = self._figures(), loop.process_queue
+        lag = None if loop.max_offset is None else max(0, loop.max_offset - process_queue.commit_offset())
+        return replace(
+            snapshot,
+            committed=store.committed.get(message_queue),
+            max=loop.max_offset,
+            lag=lag,
+            lag_seconds=self._lag_seconds(lag, process_queue.last_store_timestamp),
+            span=process_queue.span(),
+            position=process_queue.next_offset,
+            last_commit=store.committed_at.get(message_queue),
+            pulled_from=loop.request.address,
+            at_slave=not loop.request.at_master,
+        )
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether the queue is idle: a pull is held at the broker, and all messages are handled."""
+        loop, context, message_queue = self.loop, self._context, self.message_queue
+        if loop is None or self._state != "waiting" or self.stall is not None or loop.failure is not None:
+            return False
+        process_queue = loop.process_queue
+        return (
+            loop.max_offset == process_queue.next_offset
+            and not (process_queue.cached_count or process_queue.in_flight)
+            and loop.held_by is None
+            and loop.stuck is None
+            and now - loop.asked_at < OVERDUE_SECONDS
+            and context.ownership.holds(message_queue)
+            and not context.pauses.hold(message_queue)
+        )
+
+    def measure(self) -> Coroutine[Any, Any, None] | None:
+        """Query the queue's end if no pull reports it: the queue is held back, or its first pull is unanswered."""
+        loop = self.loop
+        return None if loop is None or not (loop.max_offset is None or self._is_stale(loop)) else self._measure(loop)
+
+    async def _measure(self, loop: PullLoop) -> None:
+        client, message_queue = self._context.client, self.message_queue
+        address = client.routes.address(client.routes.endpoint(message_queue))
+        if address is None:
+            return
+        try:
+            async with client.offset_request(message_queue):
+                loop.max_offset = await get_max_offset(client.remoting, address, message_queue)
+            loop.measured_at = self._context.clock.monotonic()
+        except RmqdError as error:
+            log.debug("lag.unknown", queue=str(message_queue), error=str(error))
+
+    def _is_stale(self, loop: PullLoop) -> bool:
+        """Return whether the queue may grow unnoticed. A held pull would be answered as soon as the queue grows."""
+        is_held_back = loop.held_by is not None or loop.stuck is not None
+        # an overdue response or a failing pull does not show whether the queue has grown, either
+        patience = STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS
+        return self._context.clock.monotonic() - loop.answered_at >= patience
+
+    def _cannot_be_consumed(self) -> str | None:
+        return "stuck" if self.loop is not None and self.loop.stuck is not None else super()._cannot_be_consumed()
+
+    def _seen(self) -> StallFacts:
+        loop, client, seen = self.loop, self._context.client, super()._seen()
+        if loop is None:
+            return seen
+        address = client.routes.address(client.routes.endpoint(self.message_queue))
+        return replace(
+            seen,
+            stuck=loop.stuck,
+            waits_for_rate=loop.waits_for_rate,
+            unanswered_seconds=self._unanswered(loop),
+            broker_down=address is not None and client.heartbeat.brokers_up.get(address) is False,
+        )
+
+    def _is_blind(self, loop: PullLoop) -> bool:
+        """Return whether the backlog is unknown: neither a pull nor a later query of the queue's end was answered."""
+        silent = isinstance(loop.failure, RemotingError) or self._unanswered(loop) > 0
+        refused = loop.failure is not None and not isinstance(loop.failure, RemotingError)
+        return refused or loop.stuck is not None or (silent and loop.measured_at < loop.asked_at)
+
+    def _unanswered(self, loop: PullLoop) -> float:
+        """Return for how many seconds a response is overdue; 0 if none is."""
+        waits = loop.asked_at > loop.answered_at and loop.held_by is None and loop.failure is None
+        seconds = self._context.clock.monotonic() - loop.asked_at if waits else 0.0
+        return seconds if seconds >= UNANSWERED_SECONDS else 0.0

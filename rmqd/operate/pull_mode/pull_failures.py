@@ -23,7 +23,7 @@ def raise_failure(consumer: PushConsumer, tasks: Iterable[asyncio.Task[None]], s
     for queue, one in consumer.assigned.items():
         if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
             raise PullConsumerError(settings.plain(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
-        if (failure := one.status.failure) is not None and not is_retry_topic(queue.topic):
+        if (failure := one.failure) is not None and not is_retry_topic(queue.topic):
             problems.append(explain_failure(failure, options.plain_group, queue.without(options.namespace).topic))
     for problem in problems:
         if problem.cause in _LASTING:

@@ -149,7 +149,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before its own deadline; the loop begins at the same place."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_status.UNANSWERED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.UNANSWERED_SECONDS", 0.1)
     await broker.store(queue, b"0")
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:

@@ -67,7 +67,7 @@ class _Group:
             message_queue=queue,
             commit_offset=lambda: offset,
             is_releasing=is_releasing,
-            status=SimpleNamespace(measure=measure),
+            measure=measure,
         )
 
     @property
@@ -180,9 +180,8 @@ async def test_a_round_passes_over_idle_queues() -> None:
     """Until they have messages again, their offsets must be checked, or there is a new connection."""
     group, connections, idle = _Group(ManualClock()), {"a:10911": 1}, dict[MessageQueue, Any]()
     group.assign(A, 7)
-    group.assigned[A].is_quiet = False
-    group.assigned[A].status.is_quiet = lambda now: group.assigned[A].is_quiet
-    group.assigned[A].status.measure = lambda: None
+    group.assigned[A].is_quiet = lambda now: False
+    group.assigned[A].measure = lambda: None
     group.store.committed, group.store.is_due = {A: 7}, lambda queue, offset: False
     context: Any = group.context
     context.client.remoting = SimpleNamespace(connected=connections.get)
@@ -196,7 +195,7 @@ async def test_a_round_passes_over_idle_queues() -> None:
 
     assert await is_included()
     assert await is_included(), "it is not idle"
-    group.assigned[A].is_quiet = True
+    group.assigned[A].is_quiet = lambda now: True
     assert await is_included()
     assert not await is_included()
     connections["a:10911"] = 2
@@ -222,7 +221,7 @@ async def test_a_check_leaves_out_idle_queues_that_changed_during_the_round(chan
     group.assign(busy, 8)
     group.owned.add(busy)
     group.store.committed, group.store.is_check_due = {A: 7, busy: 6}, lambda: True
-    group.assigned[A].status.measure = group.assigned[busy].status.measure = lambda: None
+    group.assigned[A].measure = group.assigned[busy].measure = lambda: None
     context: Any = group.context
     context.client.remoting = SimpleNamespace(connected=lambda address: None)
     context.client.routes.broker_addresses = lambda: ()

@@ -14,7 +14,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.assignment import ReleaseSignal
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import ReleasedOffset
-from rmqd.consumer.pull.assigned_queue import QueueRelease
+from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RemotingError, RmqdError
 from rmqd.errors.broker_errors import NoPermissionError

@@ -347,7 +347,7 @@ async def test_a_pull_whose_answer_is_lost(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a connection that stays open: the pull is sent anew, from the same offset."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_status.UNANSWERED_SECONDS", 2.0)
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.UNANSWERED_SECONDS", 2.0)
     monkeypatch.setattr("rmqd.consumer.health.watchdog.EXPIRY_SECONDS", 4.0)
     broker, seen = rocketmq.broker.address, Seen()
     with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:

@@ -13,9 +13,10 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.pending_commits import FirstCommits, UnansweredCommits
 from rmqd.consumer.offsets.persistence import OffsetPersistence, OffsetWatch
-from rmqd.consumer.pull.assigned_queue import AssignedQueue, QueueRelease
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import until_answered
+from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.assigned.assignment import ReleaseSignal
-from rmqd.consumer.pull.assigned_queue import QueueRelease
 from rmqd.consumer.pull.pull_loop import PullLoop
+from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.errors import RmqdError
 from tests.nightly.simulation.planted.registry import both, breaks, hands_over, happens, plant, pulled, slow, tries
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
-from rmqd.consumer.pull.assigned_queue import QueueRelease
 from rmqd.consumer.pull.offset_moves import OffsetMoves
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.pull.pull_request import PullRequest
 from rmqd.consumer.pull.pulled_queue import PulledQueue
+from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.wire.message_queue import MessageQueue
 from tests.nightly.simulation.planted.registry import both, calm, either, happens, plant, tries
 
