@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.flow_control import RateLimit, Thresholds
-from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
@@ -31,6 +31,7 @@ from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import value_by
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
@@ -99,8 +100,11 @@ def assemble(
         hooks=group_hooks,
         trace=trace,
         ends=ends or {},
-        cache=ProcessQueue if polls is None else polls.cache,
     )
+    if options.order_by:
+        context.cache = partial(KeyedProcessQueue, key_of=value_by(options.order_by))
+    elif polls is not None:
+        context.cache = polls.cache
     context.resumed.set()
     if polls is not None and polls.chosen:
         from rmqd.consumer.rebalance.rebalance import ChosenDivision

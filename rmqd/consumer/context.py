@@ -69,7 +69,7 @@ class GroupContext:
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here
     ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
     notice_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
-    cache: type[ProcessQueue] = ProcessQueue  # type of each pulled queue's cache, unless messages are ordered by a key
+    cache: Callable[[MessageQueue, int, TopicStats, str], ProcessQueue] = ProcessQueue  # creates a pulled queue's cache
     # Queues known to be idle: all messages are handled and committed, and a pull is held. Periodic work passes over
     # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it. Its
     # snapshot cannot change meanwhile; None if it was not needed yet.

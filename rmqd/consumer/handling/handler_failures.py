@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from rmqd.consumer.services import RetryPolicy
@@ -55,6 +55,22 @@ def decisions_of(batch: Batch, error: BaseException | None) -> list[Decision]:
     """Return the decision about each message of a batch whose call ended with `error`."""
     decisions, rest = batch.decisions(), default_decision(error, batch)
     return [decisions.get(index, rest) for index in range(len(batch))]
+
+
+def acknowledged(batch: Batch, decisions: list[Decision], dead: Collection[int], *, in_order: bool) -> list[int]:
+    """Return the indexes of the acknowledged messages, except those in `dead`, which are dead-lettered.
+
+    With `in_order`, a message without a separate decision waits behind an earlier message that is retried.
+    """
+    decided, done, is_behind = batch.decisions(), list[int](), False
+    for index, decision in enumerate(decisions):
+        if index in dead:
+            continue
+        if decision.outcome is Outcome.ACK and (index in decided or not is_behind):
+            done.append(index)
+        else:
+            is_behind = in_order
+    return done
 
 
 def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:

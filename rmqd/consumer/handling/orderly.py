@@ -8,7 +8,7 @@ which messages can be taken. In an orderly group, messages are handed out only w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Sized
 from functools import partial
 from typing import Final
 
@@ -19,6 +19,7 @@ from rmqd.consumer.handling.batch_worker import Turn, Worker
 from rmqd.consumer.handling.circuit_breaker import ForgivenAttempts, ForgivingRetry
 from rmqd.consumer.handling.handler_failures import (
     EXPIRED,
+    acknowledged,
     dead_letter_cause,
     decisions_of,
     given_up,
@@ -82,17 +83,7 @@ class OrderlyRules:
 
     def acknowledged(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
         """Return the indexes of acknowledged messages. `dead` are accepted dead letters, which are already finished."""
-        if is_rolled_back(batch):
-            return []
-        decided, done, is_behind = batch.decisions(), list[int](), False
-        for index, decision in enumerate(decisions):
-            if index in dead:
-                continue
-            if decision.outcome is Outcome.ACK and (index in decided or not is_behind):
-                done.append(index)
-            else:
-                is_behind = not self._is_by_key
-        return done
+        return [] if is_rolled_back(batch) else acknowledged(batch, decisions, dead, in_order=not self._is_by_key)
 
     def suspensions(
         self, left: list[int], decisions: list[Decision], error: BaseException | None
@@ -272,7 +263,6 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self.break_by(ForgivenAttempts(self.circuit, forgiving, settlement.settle, clock))
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # caches with batches in flight
         self._following: dict[MessageQueue, ProcessQueue] = {}  # newer caches that wait for a cache in `_serving`
-        self._resting: set[ProcessQueue] = set()  # suspended queues
 
     def begin_turn(self) -> Turn | None:
         """Take the next queue, under its lock. With `order_by` it stays in the line for other workers."""
@@ -295,25 +285,25 @@ class ConsumeMessageOrderlyService(HandlerSlots):
                 return None
             make = partial(self._batch_type, lease)
         process_queue.begin_turn()
-        if self.divider is not None and self._is_by_key:
-            make = self.divider.dividing(make, process_queue.return_taken, in_order=False)
+        for_others: Sized = NOTHING
         if self._is_by_key:
             ready_queues.queues.append(process_queue)
-            return process_queue, make, process_queue.pending, self._end_turn
-        if ready_queues.queues and ready_queues.can_wake:
-            ready_queues.wake()
-        if self._batching_queues is not None:
-            make = self._batching_queues.making(process_queue, make, self.halt)
+            for_others = process_queue.pending
+        else:
+            if ready_queues.queues and ready_queues.can_wake:
+                ready_queues.wake()
+            if self._batching_queues is not None:
+                make = self._batching_queues.making(process_queue, make, self.halt)
         if self.divider is not None:
-            make = self.divider.dividing(make, process_queue.return_taken, in_order=True)
-        return process_queue, make, NOTHING, self._end_turn
+            make = self.divider.dividing(make, process_queue.return_taken, in_order=not self._is_by_key)
+        return process_queue, make, for_others, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         """Put the queue back into the line, unless it is suspended."""
         process_queue.end_turn()
         if self._is_by_key:
             self.ready_queues.keep(process_queue)
-        elif process_queue not in self._resting:
+        elif not process_queue.retrying:
             self.ready_queues.queued.discard(process_queue)
             self.submit(process_queue)
         self._end_serving(process_queue)
@@ -329,8 +319,6 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self.submit(following)
 
     def _suspend(self, process_queue: ProcessQueue, messages: list[Message], seconds: float) -> None:
-        if not self._is_by_key:
-            self._resting.add(process_queue)
         process_queue.postpone(messages)
         self.clock.call_later(seconds, self._rested, process_queue, messages)
 
@@ -342,7 +330,6 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         """
         is_pending = process_queue.return_postponed(messages)
         if not self._is_by_key:
-            self._resting.discard(process_queue)
             if self._serving.get(process_queue.message_queue) is process_queue:
                 return
             self.ready_queues.queued.discard(process_queue)

@@ -19,7 +19,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.batch_worker import Call, Worker, take_cancellations_back
-from rmqd.consumer.handling.handler_failures import EXPIRED, HANDLED_BEFORE
+from rmqd.consumer.handling.handler_failures import EXPIRED, HANDLED_BEFORE, acknowledged, decisions_of
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError, RmqdError
@@ -168,7 +168,9 @@ class OffsetTransactions:
                 await take_cancellations_back()  # the handler's own cancellations must not end the commit
                 worker.batch = None
                 _check(part, worker)
-                done = [*_acknowledged(part, in_order=self.in_order)]
+                decisions = decisions_of(part, None)
+                dead = {index for index, one in enumerate(decisions) if one.outcome is Outcome.DEAD_LETTER}
+                done = acknowledged(part, decisions, dead, in_order=self.in_order)
                 messages = [part[index] for index in done]
                 await taken.turn.acquire()
                 is_ending = True
@@ -228,16 +230,6 @@ def _take_back(batch: Batch) -> None:
     for index, decision in list(batch.decisions().items()):
         if decision == ACK:
             batch.overrule(index, None)
-
-
-def _acknowledged(part: Batch, *, in_order: bool) -> Iterator[int]:
-    """Yield the indexes of the messages that the handler has finished."""
-    decisions, is_behind = part.decisions(), False
-    for index in range(len(part)):
-        outcome = decisions.get(index, ACK).outcome
-        if outcome is Outcome.ACK and (index in decisions or not is_behind):
-            yield index
-        is_behind = is_behind or (in_order and outcome in (Outcome.RETRY, Outcome.AGAIN))
 
 
 class OwnOffsetStore(RemoteBrokerOffsetStore):

@@ -73,10 +73,8 @@ class PopAssignment(Assignment):
             self._show_waiting()
             await self._release_signal.drain(self.loop.process_queues)
             keeping.cancel()
-        for process_queue in self.loop.process_queues:
-            for block in list(process_queue.blocks):
-                assert isinstance(block, PopBlock)
-                process_queue.settle_finished(block)
+        for process_queue, block in self.loop.blocks():
+            process_queue.settle_finished(block)
         await self._receipts.flush(FORCED_FLUSH_SECONDS if self._release_signal.forced.is_set() else FLUSH_SECONDS)
         for process_queue in self.loop.process_queues:
             process_queue.drop(self._release_signal.cause)
@@ -87,13 +85,11 @@ class PopAssignment(Assignment):
 
     def _show_waiting(self) -> None:
         """Stop handing out messages. Waiting messages become visible to other members."""
+        for process_queue, block in self.loop.blocks():
+            if offsets := process_queue.waiting_of(block):
+                self._receipts.show_again(block, offsets)
+                process_queue.discard_waiting(block)
         for process_queue in self.loop.process_queues:
-            for block in list(process_queue.blocks):
-                assert isinstance(block, PopBlock)
-                offsets = process_queue.waiting_of(block)
-                if offsets:
-                    self._receipts.show_again(block, offsets)
-                    process_queue.discard_waiting(block)
             process_queue.start_release()
 
     async def _keep(self, tasks: asyncio.TaskGroup) -> None:
@@ -104,12 +100,10 @@ class PopAssignment(Assignment):
                 await self.loop.cached.wait()
             await self._context.clock.sleep(KEEP_SECONDS)
             now = self._context.clock.monotonic()
-            for process_queue in self.loop.process_queues:
-                for block in list(process_queue.blocks):
-                    assert isinstance(block, PopBlock)
-                    process_queue.settle_finished(block)
-                    if now >= block.renew_at:
-                        self._renew_or_discard(tasks, process_queue, block)
+            for process_queue, block in self.loop.blocks():
+                process_queue.settle_finished(block)
+                if now >= block.renew_at:
+                    self._renew_or_discard(tasks, process_queue, block)
 
     def _renew_or_discard(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
         """Extend the invisible time of a block's messages in flight, and discard its waiting messages.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from functools import partial
 from math import inf
 from typing import Final
@@ -102,6 +103,13 @@ class PopLoop(RequestLoop):
     @property
     def process_queues(self) -> list[PopProcessQueue]:
         return list(self._by_message_queue.values())
+
+    def blocks(self) -> Iterator[tuple[PopProcessQueue, PopBlock]]:
+        """Yield the unfinished blocks with their caches. The caller may finish messages meanwhile."""
+        for process_queue in self.process_queues:
+            for block in list(process_queue.blocks):
+                assert isinstance(block, PopBlock)
+                yield process_queue, block
 
     @property
     def is_behind(self) -> bool:

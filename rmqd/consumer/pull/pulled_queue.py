@@ -16,7 +16,6 @@ import structlog
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.queue_status import RequestLoop
 from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
-from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem
@@ -27,7 +26,6 @@ from rmqd.runtime.clock import wait_within
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import value_by
 
 log = structlog.get_logger(__name__)
 
@@ -80,10 +78,7 @@ class PulledQueue(RequestLoop):
         self.apply_pauses()
 
     def _cache(self, offset: int, stats: TopicStats) -> ProcessQueue:
-        options = self._context.options
-        if options.order_by:
-            return KeyedProcessQueue(self._message_queue, offset, stats, options.namespace, value_by(options.order_by))
-        return self._context.cache(self._message_queue, offset, stats, options.namespace)
+        return self._context.cache(self._message_queue, offset, stats, self._context.options.namespace)
 
     async def probe(self, offset: int | None = None) -> None:
         """Pull one message without waiting, and discard it: such a response reports an operator's reset.

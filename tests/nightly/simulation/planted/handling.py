@@ -188,7 +188,7 @@ def orderly_queue_in_two_slots(patch: pytest.MonkeyPatch) -> None:
     def end_turn(self: ConsumeMessageOrderlyService, process_queue: ProcessQueue) -> None:
         process_queue.end_turn()
         self._serving.pop(process_queue.message_queue, None)
-        if process_queue not in self._resting and process_queue not in self.ready_queues.queues:
+        if not process_queue.retrying and process_queue not in self.ready_queues.queues:
             self.ready_queues.queued.discard(process_queue)
             self.submit(process_queue)
 
