@@ -36,6 +36,7 @@ from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_endpoint import HttpEndpoint, ListenError, listen_on
 from rmqd.daemon.systemd import ServiceManager, prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError, ExitCode, InUseError
+from rmqd.handler_api.batch import leaves_of
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
@@ -168,7 +169,9 @@ class Daemon:
             # Workers build their groups before any of them connects, so a ConfigError still prevents the start.
             refused, _ = error.split(ConfigError)
             if refused is not None:
-                return _refuse(_first(refused))
+                first = leaves_of(refused)[0]
+                assert isinstance(first, ConfigError)
+                return _refuse(first)
             log.critical("daemon.failed", exc_info=error)
             return ExitCode.FAILURE
         except asyncio.CancelledError:  # rmqd itself never cancels this task
@@ -343,8 +346,3 @@ class Daemon:
         log.warning("signal.received", signal=number.name, action="hurry")
         self._exit_code = 128 + number
         self.host.force_stop()
-
-
-def _first(group: ExceptionGroup[ConfigError]) -> ConfigError:
-    first = group.exceptions[0]
-    return _first(first) if isinstance(first, ExceptionGroup) else first

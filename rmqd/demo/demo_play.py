@@ -38,7 +38,7 @@ from rmqd.demo.demo_orders import DemoEnd, DemoOptions, HandledOrder, Ledger, Or
 from rmqd.demo.demo_screen import DemoScreen, Summary
 from rmqd.demo.demo_view import DemoFigures, Observer, Setting
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.handler_api.batch import Batch
+from rmqd.handler_api.batch import Batch, leaves_of
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import run_in_loop, settle_garbage_collection, signals_handled
@@ -248,7 +248,7 @@ class Play:
             return DemoEnd(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
         except (ExceptionGroup, OSError) as error:
             log.critical("demo.failed", exc_info=error)
-            return DemoEnd(ExitCode.FAILURE, f"rmqd demo: {_first(error)!r}; log: {self._log_file}")
+            return DemoEnd(ExitCode.FAILURE, f"rmqd demo: {leaves_of(error)[0]!r}; log: {self._log_file}")
 
     async def _broker(self) -> Summary:
         options, cpu_seconds = self._options, time.process_time()
@@ -323,9 +323,3 @@ class Play:
             self._stop.set()
         elif self._main is not None:
             self._main.cancel()
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -21,6 +21,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
+from rmqd.handler_api.batch import leaves_of
 from rmqd.runtime.clock import Clock, doubled, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe
@@ -303,11 +304,13 @@ class GroupSupervisor:
                 self._log.error("group.drain_failed", exc_info=running.exception())
         finally:
             stop.cancel()
-            await _cancelled(running)
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
 
     async def _rest(self, error: Exception, lived_seconds: float) -> None:
         seconds = self._backoff.after(lived_seconds)
-        self._failure = _describe(error)
+        self._failure = describe(leaves_of(error)[0])
         self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
         while True:
             if await wait_within(self._clock, seconds, self._wanted.wait()):
@@ -316,7 +319,7 @@ class GroupSupervisor:
                 consumer = self._build()
             except Exception as again:  # noqa: BLE001 such as a handler whose constructor needs an unavailable service
                 seconds = self._backoff.after(0.0)
-                self._failure = _describe(again)
+                self._failure = describe(leaves_of(again)[0])
                 self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=again)
                 continue
             self._replace(consumer)
@@ -350,15 +353,3 @@ async def has_drained(
     finally:
         forced.cancel()
     return running.done()
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait({task})
-
-
-def _describe(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return describe(error)

@@ -10,6 +10,7 @@ from rmqd.consumer.health.causes import explain_failure
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import PullConsumerError, RmqdError
+from rmqd.handler_api.batch import leaves_of
 from rmqd.operate.pull_mode.pull_settings import Settings
 from rmqd.wire.topics import is_retry_topic
 
@@ -37,9 +38,8 @@ def raise_end(tasks: Iterable[asyncio.Task[None]], settings: Settings) -> None:
     """Raise the error that ended a task; PullConsumerError if it ended without an error, or with its event loop."""
     for task in tasks:
         if task.done():
-            error = None if task.cancelled() else task.exception()
-            while isinstance(error, BaseExceptionGroup):
-                error = error.exceptions[0]
+            raised = None if task.cancelled() else task.exception()
+            error = None if raised is None else leaves_of(raised)[0]
             if isinstance(error, RmqdError):
                 error.args = settings.plain(error.args)
             raise error or PullConsumerError("the consumer has ended; create another consumer")
