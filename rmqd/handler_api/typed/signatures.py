@@ -58,7 +58,7 @@ def _evaluated(target: Callable[..., Any], name: str, hint: Any, names: Mapping[
         raise AnnotationError(f"the annotation {hint!r} of {name} cannot be evaluated: {error}") from error
 
 
-_BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def function_of(target: Callable[..., Any]) -> Any:
@@ -104,7 +104,7 @@ def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, 
     Raises ValueError if it needs keyword-only arguments other than `named`.
     """
     parameters = parameters_of(target)
-    positional = [one for one in parameters if one.kind in _BY_PLACE]
+    positional = [one for one in parameters if one.kind in BY_PLACE]
     required = [one for one in positional if one.default is one.empty]
     missing = [
         one.name
@@ -124,7 +124,7 @@ def options_parameter(target: Callable[..., Any], place: int) -> inspect.Paramet
     """
     bound = target.keywords if isinstance(target, functools.partial) else {}
     parameters = [one for one in parameters_of(target) if one.name not in bound]
-    positional = [one for one in parameters if one.kind in _BY_PLACE]
+    positional = [one for one in parameters if one.kind in BY_PLACE]
     for one in (*positional[place:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)):
         if one.name == "options" and (one.kind is not one.POSITIONAL_ONLY or one is positional[place]):
             return one

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.typed.signatures import (
+    BY_PLACE,
     AnnotationError,
     Depends,
     TypedHandler,
@@ -29,8 +30,8 @@ from rmqd.runtime.own_threads import call_either
 from rmqd.wire.messages.message import Message
 
 
-class DependencyError(ValueError):
-    """A dependency is invalid. The text gives the problem and the expected form."""
+class HandlerFormError(ValueError):
+    """A typed handler, or a dependency of it, cannot be called. The text gives the problem and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class Dependency:
 
 
 def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ...] = ()) -> Dependency | None:
-    """Return the dependency in the annotation or the default of a parameter, or None. Raises DependencyError.
+    """Return the dependency in the annotation or the default of a parameter, or None. Raises HandlerFormError.
 
     `behind` are the functions whose dependency it is.
     """
@@ -59,9 +60,9 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
     make = depends.make or (typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint)
     where = f"the parameter {parameter.name} depends on {getattr(make, '__name__', make)!r}"
     if not callable(make):
-        raise DependencyError(f"{where}; expected Depends(function) or Depends(class)")
+        raise HandlerFormError(f"{where}; expected Depends(function) or Depends(class)")
     if make in behind:
-        raise DependencyError(f"{where}, which depends on it; expected functions without circular dependencies")
+        raise HandlerFormError(f"{where}, which depends on it; expected functions without circular dependencies")
     needs: dict[str, Dependency] = {}
     takes_options = False
     for inner in _parameters(make):
@@ -70,14 +71,14 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
                 hint_of(make, inner) if inspect.isroutine(make) else inner.annotation, inner, (*behind, make)
             )
         except AnnotationError as error:
-            raise DependencyError(f"{where}: {error}; expected a type that can be imported at runtime") from None
+            raise HandlerFormError(f"{where}: {error}; expected a type that can be imported at runtime") from None
         if found is not None:
             needs[inner.name] = found
         elif inner.name == "options":
             takes_options = True
         elif inner.default is inner.empty:
             accepted = "Annotated[..., Depends(...)], the name options, or a default"
-            raise DependencyError(f"{where}, whose parameter {inner.name} has no argument; expected {accepted}")
+            raise HandlerFormError(f"{where}, whose parameter {inner.name} has no argument; expected {accepted}")
     return Dependency(make, needs, takes_options)
 
 
@@ -166,11 +167,6 @@ Source = Literal["message", "messages", "batch", "options", "connection"]
 
 _EMPTY: Final = inspect.Parameter.empty
 _LISTS: Final = (list, Sequence)
-_BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-class HandlerFormError(ValueError):
-    """A typed handler cannot be called. The text gives the problem and the expected form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +191,7 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
     parameters = parameters_of(handler.function)
     if not is_bound:
         parameters = parameters[1:]
-    if not parameters or parameters[0].kind not in _BY_PLACE:
+    if not parameters or parameters[0].kind not in BY_PLACE:
         raise HandlerFormError(
             "the typed handler takes no payload; expected a function whose first parameter is the payload"
         )
@@ -284,10 +280,7 @@ def _unclear(parameter: inspect.Parameter, per_batch: bool) -> str:
 def _dependency(handler: TypedHandler, parameter: inspect.Parameter) -> Dependency | None:
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         return None
-    try:
-        return dependency_of(_whole_hint(handler, parameter), parameter)
-    except DependencyError as error:
-        raise HandlerFormError(str(error)) from None
+    return dependency_of(_whole_hint(handler, parameter), parameter)
 
 
 def _whole_hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
