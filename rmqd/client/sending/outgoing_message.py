@@ -28,8 +28,7 @@ class OutgoingMessage:
     Give at most one of `delay_level`, `delay_ms` and `deliver_at_ms` (Unix milliseconds). If several are set, a broker
     uses the level, else the delay. `sharding_key` is only a property; a selector sends its messages to one queue.
 
-    The last four fields are for messages that were stored before: such a body may already be compressed, and the
-    message has been retried.
+    `sys_flag` and `born_timestamp_ms` are for messages that were stored before: such a body may already be compressed.
     """
 
     topic: str
@@ -44,8 +43,6 @@ class OutgoingMessage:
     flag: int = 0
     sys_flag: int = 0
     born_timestamp_ms: int | None = None
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
 
     @property
     def is_timed(self) -> bool:

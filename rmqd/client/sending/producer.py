@@ -101,11 +101,8 @@ class Producer:
         Raises InvalidMessageError, RouteNotFoundError, BrokerTooOldError, or the RmqdError of the last attempt.
         """
         msg_id = self._unique_key(message)
-        properties = format_properties(message.properties_as_sent(msg_id))
-        deadline = self._clock.monotonic() + timeout_seconds
-        queues = await self._candidates(message.topic, selector, timeout_seconds)
-        sending = _Sending(message, producer_group, properties, deadline, self._in_turn(queues))
-        return replace(await self._try(sending), msg_id=msg_id)
+        sending = _Sending(message, producer_group, format_properties(message.properties_as_sent(msg_id)))
+        return replace(await self._try(sending, selector, timeout_seconds), msg_id=msg_id)
 
     async def send_batch(
         self,
@@ -121,17 +118,13 @@ class Producer:
 
         Raises the errors of `send`; an error does not say which of the messages caused it.
         """
-        topic = messages[0].topic
         members = [
             BatchMember(message.body, message.properties_as_sent(self._unique_key(message)), message.flag)
             for message in messages
         ]
-        batch = OutgoingMessage(topic, encode_batch(members))
-        deadline = self._clock.monotonic() + timeout_seconds
-        queues = await self._candidates(topic, selector, timeout_seconds)
-        properties = format_properties({WAIT: "true"})
-        sending = _Sending(batch, INNER_PRODUCER_GROUP, properties, deadline, self._in_turn(queues), is_batch=True)
-        return await self._try(sending)
+        batch, properties = OutgoingMessage(messages[0].topic, encode_batch(members)), format_properties({WAIT: "true"})
+        sending = _Sending(batch, INNER_PRODUCER_GROUP, properties, is_batch=True)
+        return await self._try(sending, selector, timeout_seconds)
 
     def _unique_key(self, message: OutgoingMessage) -> str:
         return message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
@@ -147,15 +140,19 @@ class Producer:
         except TimeoutError:
             raise RemotingTimeoutError("name servers", f"no route to {topic} within {timeout_seconds:g} s") from None
 
-    async def _try(self, sending: _Sending) -> SendResult:
+    async def _try(
+        self, sending: _Sending, selector: MessageQueueSelector | None, timeout_seconds: float
+    ) -> SendResult:
+        deadline = self._clock.monotonic() + timeout_seconds
+        choices = self._in_turn(await self._candidates(sending.message.topic, selector, timeout_seconds))
         last_broker, tries = "", 0
         outcome: SendResult | RmqdError | None = None
         while True:
             tries += 1
-            queue = next(sending.choices)
+            queue = next(choices)
             if queue.broker_name == last_broker:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
-            last_broker, remaining = queue.broker_name, max(sending.deadline - self._clock.monotonic(), 0)
+            last_broker, remaining = queue.broker_name, max(deadline - self._clock.monotonic(), 0)
             if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
                 raise outcome  # its text has the time limit of the attempt
             # a broker that hangs must leave time for an attempt at another one
@@ -205,9 +202,8 @@ class Producer:
             born_timestamp=now_ms if message.born_timestamp_ms is None else message.born_timestamp_ms,
             flag=message.flag,
             properties=sending.properties,
-            reconsume_times=message.reconsume_times,
+            reconsume_times=0,
             unit_mode=self._unit_mode,
-            max_reconsume_times=message.max_reconsume_times,
             batch=sending.is_batch,
             broker_name=queue.broker_name,
         )
@@ -279,6 +275,4 @@ class _Sending:
     message: OutgoingMessage
     producer_group: str
     properties: str
-    deadline: float
-    choices: Iterator[MessageQueue]
     is_batch: bool = False

@@ -101,20 +101,17 @@ async def test_what_a_message_carries(world: World, brokers: list[Peer]) -> None
 
 
 async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, brokers: list[Peer]) -> None:
-    """A retry keeps its unique key, its compressed body's flag, its birth and its count."""
+    """A retry keeps its unique key, its compressed body's flag and its birth."""
     message = OutgoingMessage(
         "S",
         b"zipped",
         properties={"UNIQ_KEY": "ABC", "RETRY_TOPIC": "T"},
         sys_flag=0x301,
         born_timestamp_ms=1234,
-        reconsume_times=2,
-        max_reconsume_times=16,
     )
     assert (await world.producer.send(message)).msg_id == "ABC"
     header = header_of(brokers[0])
     assert (header.sys_flag, header.born_timestamp) == (0x301, 1234)
-    assert (header.reconsume_times, header.max_reconsume_times) == (2, 16)
     assert parse_properties(header.properties or "")["RETRY_TOPIC"] == "T"
 
 
