@@ -19,6 +19,8 @@ from rmqd.offset_stores import OffsetStore
 from rmqd.runtime.value_kinds import Duration, HookNames, Integer, Share, Size, Text, key, with_kinds
 from rmqd.wire.topics import unwrap_namespace
 
+MAX_CONCURRENCY: Final = 1000
+"""The limit of `handler.concurrency`."""
 MessageModel = Literal["clustering", "broadcasting"]
 ConsumeMode = Literal["concurrently", "orderly", "pop"]
 ConsumeFromWhere = Literal["last_offset", "first_offset", "timestamp"]

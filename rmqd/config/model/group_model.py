@@ -18,7 +18,14 @@ from rmqd.config.model.java_names import word_of
 from rmqd.config.model.spark_model import PipelineConfig, SinkConfig, SparkConfig
 from rmqd.config.problems import ConfigProblem, KeyPath, Places
 from rmqd.consumer.allocate import STRATEGY_NAMES
-from rmqd.consumer.consumer_options import CanaryMode, CircuitOptions, DeduplicationOptions, GroupKeys, Subscription
+from rmqd.consumer.consumer_options import (
+    MAX_CONCURRENCY,
+    CanaryMode,
+    CircuitOptions,
+    DeduplicationOptions,
+    GroupKeys,
+    Subscription,
+)
 from rmqd.runtime.value_kinds import (
     Choice,
     Duration,
@@ -138,10 +145,14 @@ class HandlerConfig(Section):
     options: dict[str, Any] = Field(
         default_factory=dict, description="passed to the handler; validated by its Options model, if it has one"
     )
-    concurrency: Annotated[int | Literal["auto"], Integer(1, 1000, word="auto")] = setting(
-        20, "batches handled at once in this process, 1 to 1000; auto: as many as possible without slower calls"
+    concurrency: Annotated[int | Literal["auto"], Integer(1, MAX_CONCURRENCY, word="auto")] = setting(
+        20,
+        f"batches handled at once in this process, 1 to {MAX_CONCURRENCY}; auto: as many as possible without slower "
+        "calls",
     )
-    max_concurrency: Annotated[int, Integer(1, 1000)] = setting(256, "the limit of concurrency: auto, 1 to 1000")
+    max_concurrency: Annotated[int, Integer(1, MAX_CONCURRENCY)] = setting(
+        256, f"the limit of concurrency: auto, 1 to {MAX_CONCURRENCY}"
+    )
     processes: Annotated[int, Integer(0, 256)] = setting(
         0,
         "above 0: calls run in this number of worker processes, each with one batch at a time, instead of concurrency; "

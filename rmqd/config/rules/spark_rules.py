@@ -10,6 +10,7 @@ from typing import Final
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.spark_model import SinkConfig
 from rmqd.config.problems import ConfigFinding
+from rmqd.consumer.consumer_options import MAX_CONCURRENCY
 from rmqd.errors import InvalidNameError, install_command
 from rmqd.wire.topics import check_topic
 
@@ -157,7 +158,8 @@ def spark_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
     if group.handler is not None and group.handler.concurrency == "auto":
         why = "the duration of calls is not measured across its worker processes"
         yield ConfigFinding(
-            ("handler", "concurrency"), f"Spark does not support auto: {why}; expected a whole number from 1 to 1000"
+            ("handler", "concurrency"),
+            f"Spark does not support auto: {why}; expected a whole number from 1 to {MAX_CONCURRENCY}",
         )
     if group.handler is not None and group.handler.canary is not None:
         yield ConfigFinding(

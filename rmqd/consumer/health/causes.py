@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rmqd.consumer.consumer_options import MAX_CONCURRENCY
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import (
     FlowControlError,
@@ -271,7 +272,7 @@ def found(
     `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many,
     up to the limit of `rmqd concurrency`.
     """
-    names = {"group": group, "topic": topic, "concurrency": str(min(2 * slots, 1000))}
+    names = {"group": group, "topic": topic, "concurrency": str(min(2 * slots, MAX_CONCURRENCY))}
     # not str.format, because a step may name a message, and producers may write braces into its id
     return Problem(cause, evidence, _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step))
 
