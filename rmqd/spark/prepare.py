@@ -27,7 +27,6 @@ from rmqd.errors import RmqdError, install_command
 
 PYTHON: Final = "PYSPARK_PYTHON"
 LOGGING: Final = "LOG4J_CONFIGURATION_FILE"
-SET_BY_PREPARE: Final = ("JAVA_HOME", PYTHON, LOGGING)
 QUIET: Final = Path(__file__).with_name("log4j2.properties")
 _SUFFIXES: Final = frozenset((".properties", ".xml", ".yaml", ".yml", ".json", ".jsn"))
 

@@ -86,13 +86,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_conf: dict[str, str]) 
     from pyspark.sql import SparkSession
 
     from rmqd.spark import register
-    from rmqd.spark.prepare import SET_BY_PREPARE, prepare
+    from rmqd.spark.prepare import prepare
 
     folder = tmp_path_factory.mktemp("spark")
     folders = {"spark.local.dir": str(folder / "local"), "spark.sql.warehouse.dir": str(folder / "warehouse")}
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join(map(str, (TOP, TOP / "handlers", TOP / "handlers" / "examples"))))
-        for name in SET_BY_PREPARE:  # to be put back
+        for name in ("JAVA_HOME", "PYSPARK_PYTHON", "LOG4J_CONFIGURATION_FILE"):  # set by `prepare`; to be put back
             patched.setenv(name, os.environ.get(name, ""))
             if not os.environ[name]:
                 del os.environ[name]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import structlog
 
@@ -56,11 +56,6 @@ class SparkDriverProcess(ChildProcess[GroupSnapshot]):
     def report_silence(self, is_silent: bool) -> None:
         if is_silent:
             self.log.error("spark.driver_silent", pid=self.pid, seconds=self.patience_seconds)
-
-    @classmethod
-    async def spawn(cls) -> Self:
-        """Start a driver process, which waits for its specification. Raises ChildNotUsableError."""
-        return await cls.begin(DRIVER_MODULE)
 
 
 Child = TypeVar("Child", bound=ChildProcess[Any])
@@ -147,7 +142,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         name: str,
         options: ConsumerOptions,
         config: RootConfig,
-        start: Callable[[], Awaitable[SparkDriverProcess]] = SparkDriverProcess.spawn,
+        start: Callable[[], Awaitable[SparkDriverProcess]] = lambda: SparkDriverProcess.begin(DRIVER_MODULE),
         silent_seconds: float = SILENT_SECONDS,
     ) -> None:
         super().__init__(name, options, silent_seconds)

@@ -15,7 +15,7 @@ import pytest
 
 from rmqd.consumer.pauses import WHOLE_GROUP
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
-from rmqd.daemon.groups.spark_group import DriverSpec, SparkDriverProcess
+from rmqd.daemon.groups.spark_group import DRIVER_MODULE, DriverSpec, SparkDriverProcess
 from rmqd.errors import ConfigError
 from tests.config.configs import config
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -38,7 +38,7 @@ def order(nameserver: str, **keys: Any) -> DriverSpec:
 @asynccontextmanager
 async def driver() -> AsyncIterator[tuple[SparkDriverProcess, asyncio.Future[int]]]:
     """A process that waits for its order, and is gone at the end of the block."""
-    process = await SparkDriverProcess.spawn()
+    process = await SparkDriverProcess.begin(DRIVER_MODULE)
     try:
         yield process, process.reading
     finally:
