@@ -17,7 +17,8 @@ from rmqd.client.api.pull_requests import query_assignment
 from rmqd.client.api.remoting_request import request
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.consumer_options import ConsumerOptions, Subscription
+from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health import group_problems
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.consistency import why_refused
@@ -31,14 +32,13 @@ from rmqd.errors.broker_errors import (
 from rmqd.operate.diagnosis.member_findings import conflict_problem, pulling_problem
 from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
-from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
 from rmqd.wire.bodies.route_data import ClusterInfo, TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
-from rmqd.wire.topics import SUBSCRIPTION_ALL, without_namespace
+from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, without_namespace
 
 Level = Literal["ok", "warning", "error", "unreachable"]
 
@@ -122,6 +122,8 @@ class _GroupCheck:
         self._group = group
         self._subject = f"groups.{name}"
         self._pops = group.consume_mode == "pop"
+        self._subscriptions = subscriptions_of(group, 0)
+        self._subscriptions.pop(retry_topic(group.group), None)
 
     async def run(self) -> list[Check]:
         topics = list(self._group.subscriptions)
@@ -271,16 +273,14 @@ class _GroupCheck:
 
     def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.Difference]:
         """Yield the differences between the members' last heartbeat and the configuration."""
-        us, ours = "the configuration", {topic: _data(topic, it) for topic, it in self._group.subscriptions.items()}
-        yield from group_problems.differences(members.subscription_table, ours, us)
+        us = "the configuration"
+        yield from group_problems.differences(members.subscription_table, self._subscriptions, us)
         yield from group_problems.model_difference(members.message_model, self._group.announced_model, us)
 
     async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
-        wanted = self._group.subscriptions[topic]
-        if wanted.kind == "TAG":
+        if self._group.subscriptions[topic].kind == "TAG":
             return None
-        subject = f"{self._subject}.subscriptions.{topic}"
-        data = _data(topic, wanted)
+        subject, data = f"{self._subject}.subscriptions.{topic}", self._subscriptions[topic]
         try:
             await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
         except BrokerError as error:
@@ -303,11 +303,6 @@ def _of(level: Level, subject: str, problem: Problem) -> Check:
 
 def _refusal(where: str, what: str, error: RmqdError) -> str:
     return f"{where} does not return {what}: {error}"
-
-
-def _data(topic: str, wanted: Subscription) -> SubscriptionData:
-    make = tag_subscription if wanted.kind == "TAG" else sql_subscription
-    return make(topic, wanted.expression, 0)
 
 
 def _broker_addresses(cluster: ClusterInfo) -> frozenset[str]:

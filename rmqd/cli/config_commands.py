@@ -80,7 +80,8 @@ class JavaSetting:
 
     def is_one_of(self, names: tuple[str, ...]) -> bool:
         """Return whether the last part of the name is one of these, in any spelling."""
-        return any(_plain(self.key.rpartition(".")[2]) == _plain(name) for name in names)
+        last = java_names.plain(self.key.rpartition(".")[2])
+        return any(last == java_names.plain(name) for name in names)
 
 
 class JavaConversion:
@@ -205,10 +206,6 @@ class JavaConversion:
 
     def _remark(self, one: JavaSetting, reason: str) -> None:
         self.remarks.append(f"{one.place}: {one.key}: {reason}")
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 _LINE: Final = re.compile(r"\s*((?:\\.|[^\s:=\\])+)\s*[:=\s]?\s*(.*)", re.DOTALL)

@@ -42,11 +42,6 @@ def is_spark(client_id: str) -> bool:
     return client_id.partition("@")[2].startswith(SPARK_PREFIX)
 
 
-def host_of(client_id: str) -> str:
-    """Return the host part of a client id: the machine's address as its client saw it."""
-    return client_id.partition("@")[0]
-
-
 def local_address(peers: Iterable[str] = ()) -> str:
     """Return this machine's address for the first numeric peer ("host:port"); 127.0.0.1 if offline.
 

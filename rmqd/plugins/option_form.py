@@ -129,7 +129,7 @@ class OptionsForm:
             return target
         if self.name:
             return functools.partial(target, **{self.name: options})
-        return functools.partial(_with_options, target, options)
+        return lambda *first: target(*first, options)
 
     def validated(self, kind: str, options: dict[str, Any]) -> Any:
         """Return the options in the plugin's form: an instance of its model, or the dict. Raises PluginFaultError.
@@ -168,10 +168,6 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
         is_path = ":" in name and name.endswith(f".{function.__name__}")
         owner = name.rpartition(".")[0] if is_path else f"{function.__module__}:{owner}"
         raise plugin_fault(f"{name} is a method; {instead.format(owner=owner)}")
-
-
-def _with_options(function: Callable[..., Any], options: Any, *first: Any) -> Any:
-    return function(*first, options)
 
 
 def model_of(

@@ -96,8 +96,8 @@ def log_sdk_records() -> None:
 class ReportingExporter(SpanExporter):
     """Exports with OTLP over HTTP, configured by the variables OTEL_EXPORTER_OTLP_*. Called in a thread of the SDK."""
 
-    def __init__(self, exporter: SpanExporter | None = None) -> None:
-        self._exporter = exporter or OTLPSpanExporter()
+    def __init__(self) -> None:
+        self._exporter: SpanExporter = OTLPSpanExporter()
         self._minute = _Minute()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:

@@ -87,11 +87,11 @@ def printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else re.sub(_UNSAFE, _escaped, text)
 
 
-def printable_lines(text: str, indent: str = "    ") -> str:
+def printable_lines(text: str) -> str:
     """Like `printable`, but keep line breaks, and indent all lines after the first, so that none looks like a log
     line.
     """
-    return re.sub(_UNSAFE_BUT_LINES, _escaped, text).replace("\n", f"\n{indent}")
+    return re.sub(_UNSAFE_BUT_LINES, _escaped, text).replace("\n", "\n    ")
 
 
 def printable_values(value: Any) -> Any:

@@ -43,11 +43,6 @@ MAX_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
 MAX_KNOWN: Final = 32
 
 
-def new_id(now: float) -> str:
-    """Create an id; `now` is in Unix seconds. Older ids are smaller."""
-    return f"{round(now * 1000):012x}{secrets.token_hex(4)}"
-
-
 class ClusterId:
     """Reads or creates the id of the name servers' cluster. `state_dir` has the file of ids."""
 
@@ -121,7 +116,8 @@ class ClusterId:
 
     async def _make(self, held: Mapping[str, str]) -> str:
         """Create an id, or use the id that another member has just created; empty if name servers reject it."""
-        await self._put(new_id(self._remoting.clock.wall()), held)
+        now_ms = round(self._remoting.clock.wall() * 1000)
+        await self._put(f"{now_ms:012x}{secrets.token_hex(4)}", held)  # an older id is smaller
         await self._remoting.clock.sleep(SETTLE_SECONDS)
         held = await self._held()
         found = min(filter(None, held.values()), default="")

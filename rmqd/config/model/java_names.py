@@ -117,8 +117,8 @@ CONSTANTS.update({java: name for name, java in STRATEGIES.items()})
 
 def listed(name: str, names: Mapping[str, str]) -> str | None:
     """Return the entry of a parameter, whether it is spelled useTLS, use-tls or rocketmq.consumer.use-tls."""
-    spellings = _plain(name), _plain(name.rpartition(".")[2])
-    return next((entry for wanted in spellings for java, entry in names.items() if _plain(java) == wanted), None)
+    spellings = plain(name), plain(name.rpartition(".")[2])
+    return next((entry for wanted in spellings for java, entry in names.items() if plain(java) == wanted), None)
 
 
 def snake_case(name: str) -> str:
@@ -145,5 +145,6 @@ def value_from_java(kind: object, name: str, value: Any) -> Any:
     return None
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """Return a parameter's name without its case and separators, which differ between notations."""
     return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("rocketmq."))

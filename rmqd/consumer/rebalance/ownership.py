@@ -25,7 +25,7 @@ import structlog
 
 from rmqd.client.api.group_requests import consumer_connection, consumer_running_info
 from rmqd.client.api.remoting_request import Coalesced
-from rmqd.client.client_options import host_of, is_spark
+from rmqd.client.client_options import is_spark
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, MissingMembers
 from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, BrokerLocks
@@ -72,7 +72,7 @@ class EngineConflict:
         if now - self._since < self._patience_seconds(others):
             return self.clear
         other = min(others)
-        engine, host = "spark" if is_spark(other) else "local", host_of(other)
+        engine, host = "spark" if is_spark(other) else "local", other.partition("@")[0]
         log.error(
             "group_held_elsewhere", group=self._group, here=self._client_id, engine=engine, client_id=other, host=host
         )

@@ -151,16 +151,12 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
     """Return the queues that should have an owner; queues of a retry topic only if messages wait there for long."""
     wanted = [queue for facts in snapshot.topics.values() for queue in facts.queues]
+    if any(info.mq_pop_table for info in snapshot.infos.values()):  # retries of popped messages use other topics
+        return wanted
     for queue, ends in snapshot.queues.items():
-        is_retry = is_retry_topic(queue.topic)
-        if is_retry and snapshot.waiting(queue) and ends.lag_seconds >= RETRY_AGE_SECONDS and not _is_popped(snapshot):
+        if is_retry_topic(queue.topic) and snapshot.waiting(queue) and ends.lag_seconds >= RETRY_AGE_SECONDS:
             wanted.append(queue)
     return wanted
-
-
-def _is_popped(snapshot: DiagnosisSnapshot) -> bool:
-    """Return whether members pop. Their retries use separate topics."""
-    return any(info.mq_pop_table for info in snapshot.infos.values())
 
 
 def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], loose: list[MessageQueue]) -> Finding:
@@ -184,7 +180,10 @@ def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
         return Finding(found("held_lock", evidence, group=snapshot.group), momentary=True)
     step = ""
     if twice := [
-        f"{member.client_id} on {broker}" for member in snapshot.members.values() for broker in _twice(member)
+        f"{member.client_id} on {broker}"
+        for member in snapshot.members.values()
+        for broker, connections in member.connections.items()
+        if len(connections) > 1
     ]:
         evidence += f"; the broker counts {named(twice)} more than once, because it still knows closed connections"
         step = "wait two minutes until the broker drops them; otherwise restart that member"
@@ -194,11 +193,6 @@ def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
         step = "give all members the same allocate_strategy"
         evidence += f"; their strategies are {named(map(_plain, strategies))}"
     return Finding(found("orphaned_queue", evidence, group=snapshot.group, step=step), momentary=True)
-
-
-def _twice(member: MemberReport) -> list[str]:
-    """Return the brokers that know several connections of a member, and count it more than once in the rebalance."""
-    return [broker for broker, connections in member.connections.items() if len(connections) > 1]
 
 
 def _plain(strategy: str) -> str:

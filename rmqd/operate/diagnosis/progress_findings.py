@@ -77,11 +77,6 @@ def _failing(snapshot: DiagnosisSnapshot) -> Finding:
     return Finding(found("failing_handler", evidence, group=snapshot.group))
 
 
-def has_old(snapshot: DiagnosisSnapshot) -> bool:
-    """Return whether messages wait for long in any queue, so that a second snapshot is needed to explain it."""
-    return any(_is_old(snapshot, queue) for queue in snapshot.queues)
-
-
 def stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
     """Return the queues in which messages wait for long, and none was finished between the two snapshots."""
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
@@ -285,7 +280,9 @@ _RULES: Final = (
 
 def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
     """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
-    return any(one.momentary for one in _seen(first).values()) or (bool(first.members) and has_old(first))
+    if any(one.momentary for one in _seen(first).values()):
+        return True
+    return bool(first.members) and any(_is_old(first, queue) for queue in first.queues)
 
 
 def judge(
