@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
@@ -127,37 +127,36 @@ _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the a
 
 
 def raise_returned(result: object) -> None:
-    """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
+    """Raise an exception that a handler returned, or the class of a decision: it has the same effect as raising it.
 
-    Raises TypeError for a collection with decisions, such as one for each message. Does nothing for other results.
+    Raises TypeError for a collection with exceptions, such as one for each message. Does nothing for other results.
     """
-    if _is_decision(result):
+    if _is_exception(result):
         raise result
-    if isinstance(result, _COLLECTIONS) and _holds_decision(result):
+    if any(map(_is_exception, members_of(result))):
         raise TypeError(
-            f"the handler returned a {type(result).__name__} with decisions, which belong to no message; "
+            f"the handler returned a {type(result).__name__} with exceptions, which belong to no message; "
             "call batch.retry(message) or batch.dead_letter(message) for each, or return one decision"
         )
 
 
-def _holds_decision(collection: object) -> bool:
-    """Return whether a collection, or one inside it at any depth, has a decision."""
-    rest, seen = [collection], set[int]()
+def members_of(result: object) -> Iterator[object]:
+    """Yield the members of a collection and of the collections inside it; for another object, the object."""
+    rest, seen = [result], set[int]()
     while rest:
         one = rest.pop()
-        if _is_decision(one):
-            return True
-        if isinstance(one, _COLLECTIONS) and id(one) not in seen:
+        if not isinstance(one, _COLLECTIONS):
+            yield one
+        elif id(one) not in seen:
             seen.add(id(one))
             rest += one.values() if isinstance(one, dict) else one
-    return False
 
 
 _COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
 
 
-def _is_decision(result: object) -> TypeGuard[BaseException | type[BaseException]]:
-    return isinstance(result, DECISIONS) or (isinstance(result, type) and issubclass(result, DECISIONS))
+def _is_exception(result: object) -> TypeGuard[BaseException | type[BaseException]]:
+    return isinstance(result, BaseException) or (isinstance(result, type) and issubclass(result, DECISIONS))
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

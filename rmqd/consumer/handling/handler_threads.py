@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import contextvars
 import functools
+import itertools
 import queue
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
@@ -17,6 +18,7 @@ import structlog
 
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler, raise_returned
+from rmqd.handler_api.decisions import members_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.own_threads import call_either, call_in_loop, nobody_waits
 from rmqd.runtime.plain_text import class_name, describe
@@ -24,7 +26,8 @@ from rmqd.runtime.plain_text import class_name, describe
 log = structlog.get_logger(__name__)
 
 CANCEL_PATIENCE_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
-_UNDONE: Final = (Awaitable, Generator, AsyncGenerator, concurrent.futures.Future)
+_FUTURES: Final = (asyncio.Future, concurrent.futures.Future)
+_UNDONE: Final = (Awaitable, Generator, AsyncGenerator, *_FUTURES, map, filter, itertools.starmap, itertools.chain)
 
 
 class UnusableHandlerError(RmqdError):
@@ -43,19 +46,26 @@ class HandlerEndedError(RmqdError):
 
 
 def check_result(result: object, handler_name: str) -> None:
-    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator.
+    """Raise an exception that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator, also
+    in a collection.
 
     Other results have no meaning.
     """
     raise_returned(result)
-    if isinstance(result, _UNDONE):
-        if isinstance(result, Coroutine | Generator):
-            result.close()  # otherwise Python warns about a never-awaited coroutine at an unrelated place
+    undone = [one for one in members_of(result) if isinstance(one, _UNDONE) and (one is result or not _is_done(one))]
+    for one in undone:
+        if isinstance(one, Coroutine | Generator):
+            one.close()  # otherwise Python warns about a never-awaited coroutine at an unrelated place
+    if undone:
         raise HandlerNotAwaitedError(
-            f"handler {handler_name} returned a {class_name(result)} that was never awaited, so it handled nothing; "
+            f"handler {handler_name} returned a {class_name(undone[0])} that was never awaited, so it handled nothing; "
             "make the function that rmqd calls `async def` (also the wrapper, if a decorator wraps it) and await the "
             "work in it, or finish the work before it returns"
         )
+
+
+def _is_done(work: object) -> bool:
+    return isinstance(work, _FUTURES) and work.done()
 
 
 def _log_mistake(batch: Batch, mistake: Literal["commit", "late decision"]) -> None:

@@ -6,6 +6,7 @@ partials, classes and objects with `__call__`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -81,6 +82,8 @@ def is_async(target: Callable[..., Any]) -> bool:
 def yields(target: Callable[..., Any]) -> bool:
     """Return whether the callable is a generator function: calling it runs none of its code."""
     function = function_of(target)
+    if getattr(function, "__globals__", None) is vars(contextlib):  # a helper of `contextlib.contextmanager`
+        function = inspect.unwrap(function)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 

@@ -34,6 +34,16 @@ def test_the_end_of_open_calls_is_taken_where_a_class_has_it(name: str) -> None:
     assert handler("shop:Bare").end_calls is None
 
 
+@pytest.mark.parametrize("name", ["contextmanager", "asynccontextmanager"])
+def test_a_generator_for_a_with_statement_is_no_handler(shop: Path, name: str) -> None:
+    (shop / "late.py").write_text(
+        f"import contextlib\n@contextlib.{name}\n"
+        f"{'async ' if name.startswith('async') else ''}def handle(batch):\n    yield\n"
+    )
+    [problem] = problems(text("late:handle"), to_run=True)
+    assert "the plugin is a handler with yield, which would never run" in problem
+
+
 def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENDER", "a@b")
     loaded = handler("shop:two", "{sender: '${SENDER}', list: ['${SENDER}']}")

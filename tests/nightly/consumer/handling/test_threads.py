@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import gc
+import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
 import structlog
 
+from rmqd import DeadLetter, Retry
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, HandlerThread
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.handler_api.batch import Batch
@@ -161,3 +164,47 @@ async def test_a_generator_would_never_run(make: Callable[[], Any]) -> None:
 
 async def _generate() -> AsyncGenerator[None, None]:
     yield
+
+
+def _work(_: object) -> None:
+    pytest.fail("the work must not run")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: map(_work, [1]),
+        lambda: filter(_work, [1]),
+        lambda: itertools.starmap(_work, [(1,)]),
+        lambda: itertools.chain.from_iterable(map(_work, [1])),
+        lambda: [Coroutines().handle(1)],
+        lambda: {"a": (Coroutines().handle(1), Coroutines().handle(2))},
+        lambda: [concurrent.futures.Future[None]()],
+    ],
+)
+async def test_work_that_did_not_run_is_an_error(make: Callable[[], Any]) -> None:
+    """Lazy iterators, and coroutines or open futures in a collection."""
+    with pytest.raises(HandlerNotAwaitedError):
+        await call(lambda _: make())
+    gc.collect()  # no warning of a coroutine that was never awaited
+
+
+async def test_a_list_of_done_futures_is_a_result() -> None:
+    done = concurrent.futures.Future[None]()
+    done.set_result(None)
+
+    await call(lambda _: [done])
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (ValueError("full"), ValueError),
+        (ExceptionGroup("", [Retry(1)]), ExceptionGroup),
+        ([None, ValueError("full")], TypeError),  # as of gather(return_exceptions=True)
+        ({"a": [DeadLetter]}, TypeError),
+    ],
+)
+async def test_a_returned_exception_is_raised(result: object, expected: type[Exception]) -> None:
+    with pytest.raises(expected):
+        await call(lambda _: result)
