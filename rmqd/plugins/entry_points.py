@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import importlib.metadata
+import inspect
 import re
 import sys
 import traceback
@@ -74,10 +75,12 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "m
         owners = ", ".join(f"{one.dist.name if one.dist else 'unknown'} ({one.value})" for one in entry_points)
         raise plugin_fault(f"several distributions have a {kind} of this name: {owners}; expected {otherwise}")
     try:
-        return entry_point.load()
+        target: object = entry_point.load()
     except (Exception, SystemExit) as error:  # importing runs the plugin's code, which may raise anything
         owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
         raise plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}; {IMPORTABLE}") from error
+    _refuse_method(entry_point.name, entry_point.module, entry_point.attr)
+    return target
 
 
 def why(error: BaseException) -> str:
@@ -133,7 +136,17 @@ def object_at(name: str, accepted: str = "module:attribute") -> object:
             said = unknown("name", attribute, _own_names(target, module_name))
             raise plugin_fault(f"the module {module_name} has no {attributes}: {said}{_changed(module_name)}")
         target = getattr(target, attribute)
+    _refuse_method(name, module_name, attributes)
     return target
+
+
+def _refuse_method(name: str, module_name: str, attributes: str) -> None:
+    """Raise PluginFaultError for a method, also behind a decorator, because it would get a batch as `self`."""
+    *owner, own_name = attributes.split(".")
+    holder = functools.reduce(getattr, owner, sys.modules[module_name])
+    kind = type(inspect.getattr_static(holder, own_name, None))
+    if inspect.isclass(holder) and kind not in (staticmethod, classmethod) and hasattr(kind, "__get__"):
+        raise plugin_fault(f"{name} is a method; name the class: {module_name}:{'.'.join(owner)}")
 
 
 def _own_names(target: object, module_name: str) -> list[str]:

@@ -85,13 +85,23 @@ class TypedForm:
         """Return whether the function, or one of its dependencies, takes the handler's options."""
         return any(True for _ in self._takers(handler))
 
-    def options_model(self, handler: TypedHandler) -> type[BaseModel] | None:
-        """Return the options model in the annotation of the function or a dependency."""
+    def options_model(self, handler: TypedHandler, own: type[BaseModel] | None = None) -> type[BaseModel] | None:
+        """Return the options model in the annotations of the function and its dependencies. `own` is the model of its
+        class. Raises PluginFaultError if they differ, because all get the same options.
+        """
+        models = [own] if own is not None else []
         for function, names in self._takers(handler):
-            parameter = inspect.signature(function).parameters["options"]
-            if (model := model_of(function, parameter, names)) is not None:
-                return model
-        return None
+            try:
+                model = model_of(function, inspect.signature(function).parameters["options"], names)
+            except ValueError as error:
+                raise plugin_fault(f"the plugin {error}") from None
+            if model is not None:
+                models.append(model)
+        common = next((one for one in models if all(issubclass(one, other) for other in models)), None)
+        if models and common is None:
+            shown = " and as ".join(one.__name__ for one in models)
+            raise plugin_fault(f"the plugin takes its options as {shown}; expected one model")
+        return common
 
     def loaded(self, name: str, handler: TypedHandler, options: Any, own: Part = (None, None)) -> LoadedHandler:
         """Return the handler of batches. A method is already bound, and `own` are the start and stop of its class."""
@@ -232,6 +242,8 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
     if model is not None and not options.takes:
         hint = f": call its parameter {options.default} options" if options.default else ""
         raise _misfit(f"has Options, but its constructor does not take them{hint}")
+    if typed is not None and typed.options_model(handle, model or options.model) != (model or options.model):
+        raise _misfit("has a dependency that takes options; expected the same model in its constructor")
     return replace(options, model=model), typed
 
 

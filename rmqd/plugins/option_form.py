@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -165,20 +167,37 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
     """
     function = target.function if isinstance(target, signatures.TypedHandler) else signatures.unbound_part(target)
     if owner := signatures.owner_of_unbound(function):
-        is_path = ":" in name and name.endswith(f".{function.__name__}")
-        owner = name.rpartition(".")[0] if is_path else f"{function.__module__}:{owner}"
-        raise plugin_fault(f"{name} is a method; {instead.format(owner=owner)}")
+        raise plugin_fault(f"{name} is a method; {instead.format(owner=f'{function.__module__}:{owner}')}")
 
 
 def model_of(
     target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
 ) -> type[BaseModel] | None:
-    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `hint_of`."""
+    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `hint_of`.
+
+    Raises ValueError if the annotation is another type that the options, a dict, do not have.
+    """
     try:
-        hint = signatures.hint_of(target, parameter, names)
+        hint = signatures.without_extras(signatures.hint_of(target, parameter, names))
     except signatures.AnnotationError:
         return None
-    return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = [typing.get_origin(one) or one for one in (typing.get_args(hint) if is_union else [hint])]
+    if models := [one for one in kinds if inspect.isclass(one) and issubclass(one, BaseModel)]:
+        return models[0]
+    if parameter.annotation is parameter.empty or any(map(_has_options, kinds)):
+        return None
+    raise ValueError(
+        f"gets its options in the parameter {parameter.name}, which is annotated as {inspect.formatannotation(hint)}, "
+        "not as a pydantic model or a dict"
+    )
+
+
+def _has_options(kind: object) -> bool:
+    """Return whether the options, a dict, may have this type."""
+    if not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
+        return True
+    return issubclass(kind, Mapping) or issubclass(dict, kind)
 
 
 def with_article(word: str) -> str:

@@ -139,3 +139,102 @@ def test_the_catalogue_tells_of_every_installed_handler_and_why_one_is_broken(si
     assert found["plain"].options is None
     assert found["bare"].options == ()
     assert "No module named 'absent'" in (found["broken"].error or "")
+
+
+METHODS = """
+class Mailer:
+    def decorate(function):
+        def wrapper(*arguments, **named):
+            return function(*arguments, **named)
+        return wrapper
+
+    @decorate
+    def handle(self, batch): ...
+
+    class Inner:
+        handle = lambda self, batch: None
+
+    @property
+    def chosen(self): ...
+
+def local():
+    class Local:
+        def handle(this, batch): ...
+    return Local
+Local = local()
+"""
+
+
+@pytest.mark.parametrize("path", ["Mailer.handle", "Mailer.Inner.handle", "Mailer.chosen", "Local.handle"])
+def test_a_method_is_refused_behind_any_decorator(shop: Path, path: str) -> None:
+    (shop / "methods.py").write_text(METHODS)
+    owner = path.rpartition(".")[0]
+    [problem] = problems(text(f"methods:{path}"), to_run=True)
+    assert f"methods:{path} is a method; name the class: methods:{owner}" in problem
+
+
+TYPES = """
+import dataclasses, typing
+import pydantic
+import rmqd
+
+class Model(pydantic.BaseModel):
+    size: int = 3
+class Other(pydantic.BaseModel): ...
+class Derived(Model): ...
+class Keys(typing.TypedDict): ...
+@dataclasses.dataclass
+class Plain:
+    size: int
+    def handle(self, batch): ...
+
+def number(batch, timeout: int): ...
+def names(batch, names: list[str]): ...
+def plain(batch, options: Plain): ...
+def keys(batch, options: Keys): return options
+def mapping(batch, options: typing.Mapping[str, int]): return options
+def maybe(batch, options: Model | None = None): return options
+def annotated(batch, options: typing.Annotated[Model, "for mails"]): return options
+
+def connect(options: Model): ...
+Connected = typing.Annotated[object, rmqd.Depends(connect)]
+@rmqd.handler(json=dict)
+def typed_plain(order, options: Plain): ...
+@rmqd.handler(json=dict)
+def typed_other(order, options: Other, connected: Connected): ...
+@rmqd.handler(json=dict)
+def typed_derived(order, options: Derived, connected: Connected): ...
+class Typed:
+    @rmqd.handler(json=dict)
+    def handle(self, order, connected: Connected): ...
+"""
+
+
+@pytest.fixture
+def options_types(shop: Path) -> None:
+    (shop / "types_of_options.py").write_text(TYPES)
+
+
+@pytest.mark.usefixtures("options_types")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("number", "gets its options in the parameter timeout, which is annotated as int, not as a pydantic model"),
+        ("names", "in the parameter names, which is annotated as list[str], not"),
+        ("plain", "in the parameter options, which is annotated as types_of_options.Plain, not"),
+        ("Plain", "in the parameter size, which is annotated as int, not"),
+        ("typed_plain", "in the parameter options, which is annotated as types_of_options.Plain, not"),
+        ("typed_other", "takes its options as Other and as Model; expected one model"),
+        ("Typed", "has a dependency that takes options; expected the same model in its constructor"),
+    ],
+)
+def test_options_of_another_type_are_refused(name: str, said: str) -> None:
+    [problem] = problems(text(f"types_of_options:{name}"), to_run=True)
+    assert said in problem
+
+
+@pytest.mark.usefixtures("options_types")
+@pytest.mark.parametrize("name", ["keys", "mapping", "maybe", "annotated", "typed_derived"])
+def test_options_of_their_type_are_accepted(name: str) -> None:
+    options = handler(f"types_of_options:{name}").handle
+    assert name == "typed_derived" or getattr(options(BATCH), "size", None) == {"maybe": 3, "annotated": 3}.get(name)
