@@ -222,6 +222,8 @@ class Batch(Sequence["Message"]):
         """Called when a handler does something without effect. The consumer replaces this method to log it."""
 
     def _refuse_late(self) -> None:
+        if (whole := getattr(self, "_whole", None)) is not None:
+            whole._refuse_late()
         if self._positions is _ENDED or (self._messages and self._messages[0].finished):
             self.on_mistake("late decision")
             raise RuntimeError(

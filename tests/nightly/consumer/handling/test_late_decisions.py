@@ -57,6 +57,21 @@ async def test_a_decision_after_the_deadline_is_one_too(pool: StartPool, broker:
     assert handled(queue) == {"expired": 1}
 
 
+@pytest.mark.parametrize("method", ["commit", "rollback"])
+async def test_the_end_of_a_part_after_the_handler_has_returned_is_an_error(pool: StartPool, method: str) -> None:
+    """As of the part that a typed handler gets for one message."""
+    parts: list[Any] = []
+
+    async def handle(batch: Batch) -> None:
+        parts.append(batch.part([0]).part([0]))
+
+    async with pool(handle, consume_message_batch_max_size=2, **ORDERLY, auto_commit=False) as running:
+        queue = running.queue(2)
+        await eventually(lambda: handled(queue) == {"acked": 2}, "all is settled")
+        with pytest.raises(RuntimeError, match="too late"):
+            getattr(parts[0], method)()
+
+
 @pytest.mark.parametrize("mode", [{}, ORDERLY], ids=["plain", "orderly"])
 async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
     pool: StartPool, broker: ScriptedBroker, mode: dict[str, Any]
