@@ -120,13 +120,14 @@ async def _around_async(name: str, call: Callable[..., Any], inner: Callable[...
         return given[-1]
 
     result = await call(batch, call_next)
-    forgotten = [one for one in given if inspect.getcoroutinestate(one) == inspect.CORO_CREATED]
+    forgotten = [one for one in given if inspect.getcoroutinestate(one) != inspect.CORO_CLOSED]
     for one in forgotten:
-        one.close()  # a coroutine that never started; Python would warn about it later, at another place
+        if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+            one.close()  # Python would warn about it later, at another place
     if forgotten:
         raise HandlerNotAwaitedError(
-            f"the middleware {name} called call_next without awaiting it, so the handler handled nothing; write "
-            "`await call_next(batch)`"
+            f"the middleware {name} called call_next without awaiting it, so the handler has not handled the batch; "
+            "write `await call_next(batch)`"
         )
     return result
 

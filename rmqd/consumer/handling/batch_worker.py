@@ -15,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from functools import partial
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -77,7 +79,7 @@ class LeftTasks:
         # a handler in worker processes: its tasks here belong to rmqd, and may outlive a call
         self._is_reported = self._package == "rmqd"
 
-    def watch(self, caller: asyncio.Task[None], batch: Callable[[], Batch | None]) -> None:
+    def watch(self, caller: asyncio.Task[Any], batch: Callable[[], Batch | None]) -> None:
         """Watch the tasks that the task `caller` creates, while `batch` returns the handler's current batch."""
         loop = caller.get_loop()
         if loop.get_task_factory() in (None, _create_task):  # any other factory was set by the handler's author
@@ -88,10 +90,13 @@ class LeftTasks:
     def _created(self, batch: Callable[[], Batch | None], task: asyncio.Task[Any]) -> None:
         if self._left <= 0 or self._is_reported or (had := batch()) is None:
             return
-        frame = getattr(task.get_coro(), "cr_frame", None)
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and _package(frame.f_globals.get("__name__")) == "asyncio":
+            frame = frame.f_back
         if frame is not None and _package(frame.f_globals.get("__name__")) == self._package:
             self._left -= 1
             task.add_done_callback(partial(self._ended, batch, had))
+            self.watch(task, batch)
 
     def _ended(self, batch: Callable[[], Batch | None], had: Batch, task: asyncio.Task[Any]) -> None:
         if batch() is not had and not self._is_reported and not task.cancelled():

@@ -5,6 +5,8 @@ The core of these tests is in tests/plugins/test_middleware.py.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from rmqd import Batch
@@ -60,6 +62,19 @@ def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
     handler, name = (handle_async, "passes_on") if is_async else (handle, "drops_result")
     with pytest.raises(HandlerNotAwaitedError, match="returned a coroutine that was never awaited"):
         run_handler(handler, topic="orders", group="mailer", middleware=[f"around:{name}"])
+    assert events == []
+
+
+def test_middleware_that_does_not_wait_for_the_handler_is_an_error(
+    rocketmq: RocketMQ, run_handler: Run, events: list[str]
+) -> None:
+    async def handle(batch: Batch) -> None:
+        await asyncio.sleep(1)
+        events.append("handled")
+
+    rocketmq.send("orders", "one")
+    with pytest.raises(HandlerNotAwaitedError, match="the middleware around:limits called call_next without awaiting"):
+        run_handler(handle, topic="orders", group="mailer", middleware=["around:limits"])
     assert events == []
 
 
