@@ -243,6 +243,8 @@ def _offset_store_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         if is_set and group.offset_store.plugin != BROKER:
             message = f"a custom store is not possible with {why}; expected broker"
             yield ConfigFinding(("offset_store",), message, at_key=True)
+    if group.offset_store.options and group.offset_store.plugin == BROKER:
+        yield ConfigFinding(("offset_store", "options"), "brokers take no options; expected plugin: NAME", at_key=True)
 
 
 def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:

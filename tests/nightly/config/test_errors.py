@@ -57,6 +57,15 @@ def test_a_light_queue_is_refused_where_it_could_not_be_read(subtests: pytest.Su
 NEARBY = "machine_room_nearby needs client.instance_name with the machine room of this process, but"
 
 
+def test_the_brokers_take_no_options_of_an_offset_store() -> None:
+    text = "nameserver: a:1\ngroups:\n  mailer:\n    subscriptions: {orders: '*'}\n    handler: {plugin: log}\n"
+
+    assert problems(f"{text}    offset_store: {{plugin: broker, options: {{url: x}}}}\n") == [
+        "test.yaml:6:36: groups.mailer.offset_store.options: brokers take no options; expected plugin: NAME"
+    ]
+    assert load(f"{text}    offset_store: {{plugin: broker, options: {{}}}}\n").groups
+
+
 def test_a_memory_limit_is_for_worker_processes() -> None:
     text = """\
 nameserver: 127.0.0.1:9876
