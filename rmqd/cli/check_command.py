@@ -187,7 +187,9 @@ def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
         for topic, wanted in group.subscriptions.items():
             if (meant := heartbeat_data.meant_filter(wanted.expression, wanted.kind)) is not None:
                 is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
-                told = "has typographic quotes, which brokers refuse" if is_sql else "matches no message: || joins tags"
+                told = "matches no message: || joins tags"
+                if is_sql:
+                    told = "is not read as meant: quotes are straight, and the tag is TAGS"
                 path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
                 yield group.problem(name, path, f"{shown} {told}; expected {meant}")
 

@@ -99,16 +99,19 @@ class CheckClientRequestBody(Body):
 _TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u00b4`"
 _QUOTES: Final = f"'\"{_TYPOGRAPHIC}"
 _BRACKETS: Final = {")": "(", "]": "["}
-_BETWEEN_TAGS: Final = re.compile(r"\s+(?:or|and)\s+|[|\u00a6\u2016&,;\s]+", re.IGNORECASE)
+_JOINS: Final = r"|\u00a6\u2016\u2225\uff5c&\uff06,\uff0c\u3001;\uff1b"
+_BETWEEN_TAGS: Final = re.compile(rf"\s+(?:or|and)\s+|[{_JOINS}\s\u200b\ufeff]+", re.IGNORECASE)
 _WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|(?<![0-9])%)\$?")  # 50% is a tag
+_TAGS_IN_SQL: Final = re.compile(r"'[^']*'|\btags?\b", re.IGNORECASE)
 _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
 
 
 def meant_filter(expression: str, kind: str) -> str | None:
     """Return the probably intended filter if this one matches no message; None if this one is fine."""
     straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
+    condition = _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
     if kind == EXPRESSION_SQL92:
-        return None if straight == expression.strip() else f"{{sql: {quoted(straight)}}}"
+        return None if condition == expression.strip() else f"{{sql: {quoted(condition)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
     parts = [_bare(part) for tag in tags for part in _BETWEEN_TAGS.split(_bare(tag))]
     parts = [part for part in parts if part]
@@ -118,8 +121,7 @@ def meant_filter(expression: str, kind: str) -> str | None:
         return f"{{sql: {quoted(' OR '.join(tests))}}}" if all(starts.values()) else quoted(SUBSCRIPTION_ALL)
     if _CONDITION.search(expression):
         excluded = re.fullmatch(r"(?:!|not\s)\s*(\w+)", straight, re.IGNORECASE)
-        condition = f"TAGS <> '{excluded[1]}'" if excluded else straight
-        return f"{{sql: {quoted(condition)}}}"
+        return f"{{sql: {quoted(f'TAGS <> {excluded[1]!r}' if excluded else condition)}}}"
     return None if parts == tags else quoted(" || ".join(parts))
 
 

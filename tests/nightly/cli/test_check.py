@@ -93,7 +93,14 @@ def test_filters_that_match_no_message_are_warned_of() -> None:
     """With their place, and the form that was meant."""
     for written, meant in (
         ("paid, refunded", 'matches no message: || joins tags; expected "paid || refunded"'),
-        ("{sql: a = \u201cb\u201d}", "has typographic quotes, which brokers refuse; expected {sql: \"a = 'b'\"}"),
+        (
+            "{sql: a = \u201cb\u201d}",
+            "is not read as meant: quotes are straight, and the tag is TAGS; expected {sql: \"a = 'b'\"}",
+        ),
+        (
+            "{sql: tag = 'b'}",
+            "is not read as meant: quotes are straight, and the tag is TAGS; expected {sql: \"TAGS = 'b'\"}",
+        ),
         ("paid || refunded", ""),
     ):
         filters = written if written.startswith("{") else f'"{written}"'
