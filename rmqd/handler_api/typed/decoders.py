@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -120,15 +121,17 @@ def _by_function(function: Any) -> Decoder:
         raise HandlerFormError(f"{what}; expected a bound method, as in {owner}().{method}")
     try:
         needs, most = signatures.room(function)
-        takes_message = any(
-            signatures.without_extras(signatures.hint_of(function, one)) is Message
-            for one in signatures.parameters_of(function)[:1]
-        )
+        first = signatures.parameters_of(function)[:1]
+        hints = [signatures.without_extras(signatures.hint_of(function, one)) for one in first]
+        takes_message = any(Message in (one, *typing.get_args(one)) for one in hints)
         made = signatures.returned_by(function)
     except ValueError as error:  # AnnotationError is a ValueError too
         raise HandlerFormError(f"decode={function!r}: {error}; expected {accepted}") from None
     if needs > 1 or not most:
         raise HandlerFormError(f"decode={function!r} takes {needs or 'no'} arguments; expected {accepted}")
+    if not takes_message and first[0].name in ("message", "msg") and first[0].annotation is first[0].empty:
+        what = f"decode={function!r}: its parameter {first[0].name} gets the body, because it has no annotation"
+        raise HandlerFormError(f"{what}; expected (body), or (message: Message) for the message")
     decode: Callable[[Message], Any] = function if takes_message else lambda message: function(message.body)
     return Decoder(made, decode, f"payload of {getattr(function, '__name__', 'decode')}")
 

@@ -16,7 +16,10 @@ import pytest
 import rmqd
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
-from rmqd.testing import RocketMQ
+from rmqd.handler_api.typed.decoders import decoder_of
+from rmqd.handler_api.typed.signatures import Payload
+from rmqd.handler_api.typed.typed_form import HandlerFormError
+from rmqd.testing import RocketMQ, make_message
 from tests.handler_api.typed.test_payloads import ALL_AT_ONCE, Model, Run, send, send_queue
 
 Stated = msgspec.defstruct("Stated", [("state", enum.Enum("State", {"PAID": "paid"}))])
@@ -357,3 +360,19 @@ def test_what_decode_returns_may_be_no_payload(rocketmq: RocketMQ, run_handler: 
     else:
         run = run_handler(handle, topic="orders", group="mailer")
         assert [one.outcome for one in run.attempts] == ["retried", "acked"]
+
+
+def either(message: Message | None = None) -> Any:
+    return message
+
+
+def test_decode_gets_the_message_that_one_of_its_types_names() -> None:
+    message = make_message(b"ada")
+    assert decoder_of(Payload("decode", either, "dead_letter")).payload(message) is message
+
+
+@pytest.mark.parametrize("decode", [lambda message: message.body, lambda msg, schema="": msg.body])
+def test_decode_of_a_message_without_its_annotation_is_refused(decode: Any) -> None:
+    """It would get the body, and each message would become a dead letter."""
+    with pytest.raises(HandlerFormError, match=r"gets the body, .*; expected \(body\), or \(message: Message\)"):
+        decoder_of(Payload("decode", decode, "dead_letter"))
