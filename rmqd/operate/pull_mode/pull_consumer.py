@@ -163,6 +163,7 @@ class PullConsumer:
         """
         stored, client = self._stored(queue), self._connected()
         options = self._settings.options({queue.topic: "*"})
+        await self._check_queue(queue)
         with self._request(queue.topic):
             if self._consumer is not None:
                 return await self._consumer.context.store.read(stored)
@@ -272,7 +273,7 @@ class PullConsumer:
         if not by_topic:
             return
         client, options = self._connected(), self._settings.options(by_topic)
-        self._settings.hold_offsets(options)
+        self._settings.hold(options, is_assigned=bool(chosen))
         self._polls = PollService(client.clock, chosen)
         self._consumer = consumer = PushConsumer(options, _NO_HANDLER, client, polls=self._polls)
         for scope in paused:
@@ -298,7 +299,7 @@ class PullConsumer:
         running = self._tasks[-1]
         await ended([running])  # if this wait is cancelled, the next call waits again
         self._tasks.remove(running)
-        self._settings.release_offsets()  # after the last commit
+        self._settings.release()  # after the last commit
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
         if not running.cancelled():
             running.exception()  # marks it as retrieved: a poll raised it, or would have
@@ -365,10 +366,17 @@ class PullConsumer:
     ) -> T:
         """Send a request to a queue's broker. Raises RmqdError."""
         client, stored = self._connected(), self._stored(queue)
-        if client.routes.route(stored.topic) is None:
-            await self.queues(queue.topic)
+        await self._check_queue(queue)
         with self._request(queue.topic):
             return await question(client.remoting, queue_address(client, stored), stored)
+
+    async def _check_queue(self, queue: MessageQueue) -> None:
+        """Raise PullConsumerError if the broker does not have this queue, and RmqdError without a route."""
+        if self._stored(queue) in self._connected().routes.queues(self._stored(queue).topic):
+            return
+        numbers = [one.queue_id for one in await self.queues(queue.topic) if one.broker_name == queue.broker_name]
+        if numbers and queue.queue_id not in numbers:
+            raise PullConsumerError(f"there is no queue {queue}; queues(topic) returns the queues of a topic")
 
     @contextlib.contextmanager
     def _request(self, topic: str) -> Iterator[None]:

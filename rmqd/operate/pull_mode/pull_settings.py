@@ -11,7 +11,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, TypeVar
 
-from rmqd.client.client_options import ClientOptions
+from rmqd.client.client_options import DEFAULT_INSTANCE, ClientOptions
 from rmqd.config.load import Loading
 from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, RootConfig
@@ -41,8 +41,9 @@ _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
 
-# The folders of running broadcasting consumers, with their event loops. A consumer has ended if its loop has.
-_held_offsets: dict[Settings, tuple[Path, asyncio.AbstractEventLoop]] = {}
+# The member of each running consumer with its own instance name, or the folder of a broadcasting consumer, with the
+# consumer's event loop. A consumer has ended if its loop has.
+_held: dict[Settings, tuple[object, asyncio.AbstractEventLoop]] = {}
 T = TypeVar("T")
 Expression = str | Mapping[str, str]
 """A tag expression, or `{"sql": CONDITION}`."""
@@ -69,24 +70,29 @@ class Settings:
         self._root.setdefault("state_dir", str(Path(STATE_DIR).expanduser()))
         self.client: ClientOptions = self._config({"TOPIC": "*"}).client_options()
 
-    def hold_offsets(self, options: ConsumerOptions) -> None:
-        """Raise PullConsumerError if another consumer of this process writes the same file of offsets."""
-        folder = Path(options.local_offsets_directory, self.group)
-        if options.message_model != "broadcasting":
+    def hold(self, options: ConsumerOptions, *, is_assigned: bool) -> None:
+        """Raise PullConsumerError if another consumer of this process is the same member of the group, or writes the
+        same file of offsets. With `is_assigned` the consumer is not a member.
+        """
+        one, name = self.client, self.client.instance_name
+        if options.message_model == "broadcasting":
+            wanted: object = (folder := Path(options.local_offsets_directory, self.group))
+            told = f"broadcasts to {self.group}, and both would store their offsets in {folder}; use another state_dir"
+        elif not is_assigned and name != DEFAULT_INSTANCE:
+            wanted = (one.shown_nameserver, one.namespace, one.unit_name, name, self.group)
+            told = f"is the member {name} of {self.group}, and both would get all queues; use another instance_name"
+        else:
             return
-        for settings, (_, loop) in list(_held_offsets.items()):
+        for settings, (_, loop) in list(_held.items()):
             if loop.is_closed():
-                settings.release_offsets()
-        if folder in (one for settings, (one, _) in _held_offsets.items() if settings is not self):
-            raise PullConsumerError(
-                f"another consumer of this process broadcasts to {self.group}, and both would store their offsets in "
-                f"{folder}; close it first, or use another group or state_dir"
-            )
-        _held_offsets[self] = folder, asyncio.get_running_loop()
+                settings.release()
+        if wanted in (held for settings, (held, _) in _held.items() if settings is not self):
+            raise PullConsumerError(f"another consumer of this process {told}")
+        _held[self] = wanted, asyncio.get_running_loop()
 
-    def release_offsets(self) -> None:
-        """Let another consumer use the file of offsets."""
-        _held_offsets.pop(self, None)
+    def release(self) -> None:
+        """Let another consumer of this process use the file of offsets, or the name of the member."""
+        _held.pop(self, None)
 
     def plain(self, told: T) -> T:
         """Return texts with the names of topics and groups as the user gave them."""

@@ -183,11 +183,39 @@ async def test_broadcasting_consumers_keep_their_offsets_in_a_file(
         await one.commit({queue: 1})
     async with consumer(broker, subscribed=False, **settings) as one:
         assert await one.committed(queue) == 1
-        assert await one.committed(MessageQueue("other", "a", 0)) is None
+        with pytest.raises(RouteNotFoundError):
+            await one.committed(MessageQueue("other", "a", 0))
         await one.subscribe(TOPIC)
         assert offsets(await polled(one, 1)) == [1]
     assert broker.commits == []
     assert not broker.peer.got(RequestCode.QUERY_CONSUMER_OFFSET)
+
+
+async def test_a_queue_that_the_broker_does_not_have_is_an_error(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Before a subscribe and after it. A mistyped number looked like a group without an offset."""
+    unknown = MessageQueue(queue.topic, queue.broker_name, 9)
+    async with consumer(broker, subscribed=False) as one:
+        for _ in range(2):
+            for call in (one.committed(unknown), one.offset_for_time(unknown, datetime(2026, 1, 1, tzinfo=UTC))):
+                with pytest.raises(PullConsumerError, match=r"there is no queue .*9; queues"):
+                    await call
+            await one.subscribe(TOPIC)
+
+
+async def test_two_consumers_are_not_the_same_member(broker: ScriptedBroker, queue: MessageQueue) -> None:
+    """Both would have all queues. Two that only assign queues are no members."""
+    async with contextlib.AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(consumer(broker, subscribed=False, instance_name="report")) for _ in "12"
+        ]
+        await first.subscribe(TOPIC)
+        with pytest.raises(PullConsumerError, match=f"is the member report of {GROUP}, and both would get all queues"):
+            await second.subscribe(TOPIC)
+        await second.assign([queue])
+        await second.close()
+        await first.close()
+        async with consumer(broker, instance_name="report"):
+            pass
 
 
 @pytest.mark.parametrize("group", [None, 3, ["g"]])
