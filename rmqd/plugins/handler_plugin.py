@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
 from rmqd.handler_api.batch import LoadedHandler, raise_returned
 from rmqd.handler_api.typed.decoders import Decoder, decoder_of
-from rmqd.handler_api.typed.signatures import TypedHandler, is_async, parameters_of, room, yields
+from rmqd.handler_api.typed.signatures import TypedHandler, is_around_typed, is_async, parameters_of, room, yields
 from rmqd.handler_api.typed.typed_calls import TypedCalls
 from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of
 from rmqd.plugins.entry_points import why
@@ -172,7 +172,7 @@ class HandlerPlugin:
             options = OptionsForm(typed.takes_options(target), "options", typed.options_model(target))
             return cls(name, target, options, typed)
         if callable(target):
-            _check_no_generator("handler", target)
+            _check_plain("handler", target)
             return cls(name, target, OptionsForm.of_function(target, 1, f"expected {_ACCEPTED}"))
         raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
@@ -219,7 +219,7 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
             raise _misfit("has a typed method with options; a class gets them in its constructor")
     else:
         _check_room("handle", handle, 1 if static else 2, "(self, batch)")
-        _check_no_generator("handle", handle)
+        _check_plain("handle", handle)
         if any(one.name == "options" for one in parameters_of(handle)):
             raise _misfit("has a method handle with options; a class gets them in its constructor")
     for name in ("start", "stop", "end_calls"):
@@ -256,9 +256,11 @@ def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str
         raise _misfit(f"has a method {name} that cannot be called as {name}{form}")
 
 
-def _check_no_generator(name: str, target: Callable[..., Any]) -> None:
+def _check_plain(name: str, target: Callable[..., Any]) -> None:
     if yields(target):
         raise _misfit(f"is a {name} with yield, which would never run")
+    if is_around_typed(target):
+        raise _misfit(f"is a {name} with a decorator or partial around @rmqd.handler, which must be outermost")
 
 
 def _misfit(what: str) -> PluginFaultError:

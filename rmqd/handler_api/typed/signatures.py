@@ -104,10 +104,12 @@ def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
 def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
     """Return how many positional arguments a callable needs, and how many it takes.
 
-    Raises ValueError if it needs keyword-only arguments other than `named`.
+    Raises ValueError if it needs keyword-only arguments other than `named`, or arguments of typed handlers.
     """
     parameters = parameters_of(target)
-    positional = [one for one in parameters if one.kind in BY_PLACE]
+    if depends := [one.name for one in parameters if isinstance(one.default, Depends)]:
+        raise ValueError(f"has Depends in its parameter {depends[0]}, which only @rmqd.handler supports")
+    positional = [one for one in parameters if one.kind in _BY_PLACE]
     required = [one for one in positional if one.default is one.empty]
     missing = [
         one.name
@@ -209,6 +211,13 @@ class TypedHandler:
     def __get__(self, instance: object, owner: type | None = None) -> TypedHandler:
         """Return the bound method when an instance is accessed."""
         return TypedHandler(self.function.__get__(instance, owner), self.payload, self.names)
+
+
+def is_around_typed(target: Any) -> bool:
+    """Return whether a partial, or a decorator with `functools.wraps`, hides a typed handler, so it gets batches."""
+    while target is not None and not isinstance(target, TypedHandler):
+        target = target.func if isinstance(target, functools.partial) else getattr(target, "__wrapped__", None)
+    return target is not None
 
 
 def handler(

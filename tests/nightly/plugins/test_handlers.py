@@ -174,7 +174,7 @@ def test_a_method_is_refused_behind_any_decorator(shop: Path, path: str) -> None
 
 
 TYPES = """
-import dataclasses, typing
+import dataclasses, functools, typing
 import pydantic
 import rmqd
 
@@ -195,6 +195,22 @@ def keys(batch, options: Keys): return options
 def mapping(batch, options: typing.Mapping[str, int]): return options
 def maybe(batch, options: Model | None = None): return options
 def annotated(batch, options: typing.Annotated[Model, "for mails"]): return options
+
+def timed(function):
+    @functools.wraps(function)
+    def wrapper(*arguments): return function(*arguments)
+    return wrapper
+@timed
+@rmqd.handler(json=dict)
+def timed_typed(order): ...
+partial_typed = functools.partial(timed_typed)
+class TimedTyped:
+    @timed
+    @rmqd.handler(json=dict)
+    def handle(self, order): ...
+def with_default(batch, connected=rmqd.Depends(dict)): ...
+class WithDefault:
+    def handle(self, batch, connected=rmqd.Depends(dict)): ...
 
 def connect(options: Model): ...
 Connected = typing.Annotated[object, rmqd.Depends(connect)]
@@ -225,10 +241,15 @@ def options_types(shop: Path) -> None:
         ("Plain", "in the parameter size, which is annotated as int, not"),
         ("typed_plain", "in the parameter options, which is annotated as types_of_options.Plain, not"),
         ("typed_other", "takes its options as Other and as Model; expected one model"),
+        ("timed_typed", "is a handler with a decorator or partial around @rmqd.handler, which must be outermost"),
+        ("partial_typed", "is a handler with a decorator or partial around @rmqd.handler, which must be outermost"),
+        ("TimedTyped", "is a handle with a decorator or partial around @rmqd.handler, which must be outermost"),
+        ("with_default", "has Depends in its parameter connected, which only @rmqd.handler supports"),
+        ("WithDefault", "has Depends in its parameter connected, which only @rmqd.handler supports"),
         ("Typed", "has a dependency that takes options; expected the same model in its constructor"),
     ],
 )
-def test_options_of_another_type_are_refused(name: str, said: str) -> None:
+def test_arguments_that_the_handler_would_not_get_are_refused(name: str, said: str) -> None:
     [problem] = problems(text(f"types_of_options:{name}"), to_run=True)
     assert said in problem
 
