@@ -224,7 +224,7 @@ class _Course:
             SavedOffset(move.queue.broker_name, move.queue.queue_id, move.place.committed) for move in plan.moves
         )
         group, topic = (unwrap_namespace(name, options.namespace) for name in (plan.change.group, plan.change.topic))
-        where = options.namespace, options.shown_nameserver
+        where = options.all_namespaces, options.shown_nameserver
         backup = Backup(group, topic, *where, now_text(), saved, cluster)
         try:
             self.path = backup.write(folder)

@@ -130,7 +130,7 @@ def restore(
     target = cluster.target(backup.group)
     options = target.options
     if not force and (
-        other := backup.difference(target.ask(_known_cluster_id), options.shown_nameserver, options.namespace)
+        other := backup.difference(target.ask(_known_cluster_id), options.shown_nameserver, options.all_namespaces)
     ):
         raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}

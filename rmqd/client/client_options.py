@@ -152,6 +152,11 @@ class ClientOptions(ClientKeys):
         return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
     @property
+    def all_namespaces(self) -> str:
+        """Both namespaces: the users that share the cluster with others."""
+        return "+".join(filter(None, (self.namespace, self.namespace_v2)))
+
+    @property
     def shown_nameserver(self) -> str:
         """The name servers for output, without a password."""
         return ";".join(self.nameservers) or without_password(self.nameserver_url)

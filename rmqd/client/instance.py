@@ -155,8 +155,7 @@ class ClientInstance:
     def identity(self, group: str, *, replay: str = "") -> Identity:
         """Return the group's full identity; `group` as brokers know it. The cluster is known once its routes are."""
         options, cluster = self.options, self.cluster_id.id or self.cluster_id.name
-        namespace = "+".join(filter(None, (options.namespace, options.namespace_v2)))
-        return Identity(cluster, namespace, unwrap_namespace(group, options.namespace), replay=replay)
+        return Identity(cluster, options.all_namespaces, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
         """Remove a group, and unregister it at every connected broker, each within 3 s. Raises nothing.

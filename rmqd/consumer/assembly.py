@@ -142,7 +142,7 @@ def _by_message_model(
     if options.offset_store is not None:
         from rmqd.consumer.offsets.own_store import OwnOffsetStore
 
-        store = OwnOffsetStore(client, group, clock, options.offset_store())
+        store = OwnOffsetStore(client, group, clock, options.offset_store(), options.replay)
     start_offsets = BrokerStartOffsets(client, options, clock, store)
     limit = reconsume_limit(options)
     retry_policy = SendBack(client, group, limit)

@@ -238,8 +238,10 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
     A broker receives an offset after the store, so the broker is never ahead. Resets arrive as in every group.
     """
 
-    def __init__(self, client: ClientInstance, group: str, clock: Clock, store: OffsetStore) -> None:
+    def __init__(self, client: ClientInstance, group: str, clock: Clock, store: OffsetStore, replay: str = "") -> None:
+        """`replay` is the replay that the group runs: what an earlier replay has stored does not count."""
         super().__init__(client, group, clock)
+        self._key_group = f"{group}@{replay}" if replay else group
         self.transactions = OffsetTransactions(store, client.client_id, self._key_of, clock)
         self._owners: dict[MessageQueue, OffsetWatcher] = {}
         self._at_brokers: dict[MessageQueue, int | None] = {}
@@ -312,4 +314,5 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         brokers = [] if route is None else route.broker_datas
         cluster = next((one.cluster for one in brokers if one.broker_name == queue.broker_name), "")
         cluster = self._client.cluster_id.id or cluster  # many clusters share a name
-        return StoredQueue(cluster, self._group, queue.topic, queue.broker_name, queue.queue_id)
+        users = filter(None, (cluster, self._client.options.namespace_v2))  # the other namespace is part of the names
+        return StoredQueue("+".join(users), self._key_group, queue.topic, queue.broker_name, queue.queue_id)

@@ -26,6 +26,7 @@ from tests.cli.command import Ended
 from tests.cli.conftest import _as_on_a_machine_without_rmqd, cluster
 from tests.cli.in_process import rmqd
 from tests.cli.test_changes import _commands_look_often, configured, own_cluster
+from tests.testing.test_offset_stores import OWN, MemoryOffsets
 
 __all__ = ["_as_on_a_machine_without_rmqd", "_commands_look_often", "cluster", "own_cluster"]
 
@@ -305,3 +306,40 @@ def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
     pops = check("checker", consume_mode="pop")
     (line,) = problems(pops)
     assert (pops.code, "`rmqd groups mode checker checked pop`, or set consume_mode" in line) == (0, True)
+
+
+def test_a_replay_does_not_use_the_offsets_that_an_earlier_one_left_in_a_store(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryOffsets, "rows", {})
+    handled = configured(cluster, monkeypatch, tmp_path, "stored_shop", "stored")
+    config = json.loads(Path("rmqd.yaml").read_text())
+    config["groups"]["shop"] |= OWN
+    Path("rmqd.yaml").write_text(json.dumps(config))
+    cluster.create_topic("stored", 1)
+    for key in ("a", "b"):
+        cluster.send("stored", "x", keys=key)
+    for tenant in ("one", "one", "two"):
+        tenancy = ("--set", f"client.namespace_v2={tenant}")
+        ended = rmqd("replay", "shop", "-c", "rmqd.yaml", "--from", "1h", "--yes", *tenancy)
+        assert ended.code == 0, ended.err
+    assert handled.read_text().split() == ["a", "b"] * 3
+    clusters = [queue.cluster for queue in MemoryOffsets.rows if queue.topic == "stored"]
+    assert [cluster.partition("+")[2] for cluster in clusters] == ["one", "one", "two"]
+
+
+def test_a_backup_of_another_namespace_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    """Also if only requests name it, and no topic or group."""
+    cluster.fill("shared", 1)
+    cluster.commit("sharer", "shared", 0, 0, 0, 0)
+
+    def offsets(namespace: str, *arguments: str) -> Ended:
+        settings = ("--set", f"state_dir={tmp_path}", "--set", f"client.namespace_v2={namespace}")
+        return cluster.ask("offsets", *arguments, "--yes", *settings)
+
+    reset = offsets("a", "reset", "sharer", "shared", "--to", "last")
+    (path,) = re.findall(r"^backup: (.+)$", reset.out, re.MULTILINE)
+    refused = offsets("b", "restore", path)
+    assert refused.code == 2, refused.out
+    assert all(name in refused.err for name in ("'a'", "'b'", "--force")), refused.err
+    assert offsets("a", "restore", path).code == 0
