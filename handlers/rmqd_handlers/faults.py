@@ -31,6 +31,7 @@ SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of
     "23503": ErrorCause.REFERENCE,
     "45": ErrorCause.MESSAGE,  # raised by a trigger, according to the standard
     "P0": ErrorCause.MESSAGE,  # raised by a trigger's function
+    "P0002": ErrorCause.REFERENCE,  # a trigger's function found no row
     "54000": ErrorCause.MESSAGE,  # a key that is too long for its index
     "54001": ErrorCause.MESSAGE,  # JSON that is nested too deeply
 }

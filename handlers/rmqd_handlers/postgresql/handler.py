@@ -112,7 +112,7 @@ CONSTRAINED = """
         SELECT conrelid, conkey FROM pg_constraint WHERE conname = %s UNION ALL
         SELECT indrelid, indkey::int2[] FROM pg_index JOIN pg_class ON oid = indexrelid WHERE relname = %s
     ) AS known (relation, columns) ON a.attrelid = relation AND a.attnum = ANY (columns)
-    WHERE relation = to_regclass(%s)
+    WHERE relation = to_regclass(%s) OR to_regclass(%s) IN (SELECT pg_partition_ancestors(relation))
 """
 
 
@@ -170,8 +170,11 @@ class Table(WriteTarget):
 
     def insert(self) -> bytes:
         """Return the statement for one row, whose values are parameters."""
-        places = ", ".join(f"%s::{column.type}" for column in self.columns)
-        return f"{self._insert} VALUES ({places}){self._on_conflict}".encode()
+        return f"{self._insert} VALUES ({self._values}){self._on_conflict}".encode()
+
+    def convert(self) -> bytes:
+        """Return the statement that only converts one row's values to the types of their columns."""
+        return f"SELECT {self._values}".encode()
 
     def copy(self) -> bytes:
         """Return the statement before rows in COPY's format."""
@@ -194,8 +197,13 @@ class Table(WriteTarget):
         return quoted(f"rmqd_{hashlib.sha256(kinds.encode()).hexdigest()[:16]}")
 
     @property
+    def _values(self) -> str:
+        return ", ".join(f"%s::{column.type}" for column in self.columns)
+
+    @property
     def _insert(self) -> str:
-        return f"INSERT INTO {_quoted(self.name)} AS {TARGET} ({listed(self.written)})"
+        overriding = " OVERRIDING SYSTEM VALUE" if self.mode == "copy" else ""  # as COPY itself
+        return f"INSERT INTO {_quoted(self.name)} AS {TARGET} ({listed(self.written)}){overriding}"
 
     @property
     def _on_conflict(self) -> str:
@@ -311,7 +319,8 @@ class PostgreSql(RowHandler[Table]):
             except DatabaseError as error:
                 if is_standby(error):
                     await connection.close()  # the pool replaces it with a connection to the new primary
-                if fault_of(error, target.written) is ErrorCause.COUNTERPART:
+                is_of_counterpart = fault_of(error, target.written) is ErrorCause.COUNTERPART
+                if is_of_counterpart and (connection.closed or may_pass(error)):
                     raise
                 return WrittenRows(await self._write_each(connection, target, rows))
         return WrittenRows()
@@ -343,15 +352,42 @@ class PostgreSql(RowHandler[Table]):
                         await connection.execute(table.insert(), row)
                 except DatabaseError as error:
                     fault = fault_of(error, table.written)
-                    if fault is ErrorCause.COUNTERPART or not await _may_satisfy(connection, table, error):
+                    if fault is ErrorCause.COUNTERPART:
+                        if may_pass(error) or not await _is_of_values(connection, table, row, error):
+                            raise
+                        fault = ErrorCause.MESSAGE
+                    elif not await _may_satisfy(connection, table, error):
                         raise
                     refused.append(RefusedRow(message, fault, error_text(error, table.names, row)))
         return refused
 
 
+async def _is_of_values(connection: AsyncConnection[Any], table: Table, row: Row, error: Any) -> bool:
+    """Return whether a column's type refuses a value of the row. Types such as tsquery and geometry have own codes."""
+    nothing = await _state_after(connection, table.convert(), [None] * len(row))
+    return nothing is None and await _state_after(connection, table.convert(), row) == error.sqlstate
+
+
+async def _state_after(connection: AsyncConnection[Any], statement: bytes, values: Sequence[Any] = ()) -> str | None:
+    """Return the SQLSTATE with which a statement fails. It changes nothing."""
+    from psycopg.errors import DatabaseError
+
+    try:
+        async with connection.transaction(force_rollback=True):
+            await connection.execute(statement, values)
+    except DatabaseError as error:
+        return error.sqlstate
+    return None
+
+
 async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: Any) -> bool:
-    """Return whether other values may satisfy the violated constraint: it has a written column, or a computed value."""
-    name = error.diag.constraint_name
-    found = await connection.execute(CONSTRAINED, (name, name, _quoted(table.name)))
+    """Return whether other values may satisfy the violated constraint: it has a written column, or a computed value.
+
+    A value that is refused outside of triggers may also be the default of a column that is not written.
+    """
+    name, place = error.diag.constraint_name, _quoted(table.name)
+    if (error.sqlstate or "").startswith("22") and not error.diag.context:
+        return await _state_after(connection, f"INSERT INTO {place} DEFAULT VALUES".encode()) != error.sqlstate
+    found = await connection.execute(CONSTRAINED, (name, name, place, place))
     columns = await found.fetchall()
     return not columns or any(is_computed or column in table.written for column, is_computed in columns)

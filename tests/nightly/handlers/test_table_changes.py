@@ -68,6 +68,7 @@ async def test_a_column_that_the_handler_does_not_write_is_no_fault_of_a_message
         "ADD COLUMN region text, ADD CONSTRAINT known CHECK (region IS NOT NULL)",
         "ADD COLUMN region text DEFAULT 'eu' CONSTRAINT known UNIQUE",
         "ADD COLUMN known smallint DEFAULT nextval('numbers')",
+        "ADD COLUMN known integer DEFAULT 2147483647 + nextval('numbers')",
     ],
 )
 async def test_a_constraint_on_columns_that_are_not_written_is_no_fault_of_a_message(shop: Shop, change: str) -> None:
@@ -76,9 +77,40 @@ async def test_a_constraint_on_columns_that_are_not_written_is_no_fault_of_a_mes
     batch = orders({"id": "1", "cents": 1}, {"id": "2", "cents": 2}, {"id": "3", "cents": 3})
     async with started("postgresql", shop, retry_for="0s") as handler:
         shop.query(f"ALTER TABLE orders {change}")
-        with pytest.raises(Exception, match=r"known|numbers|sequence") as raised:
+        with pytest.raises(Exception, match=r"known|numbers|sequence|out of range") as raised:
             await handler.handle(batch)
         assert (meant(raised.value), decided(batch), shop.query("SELECT * FROM orders")) == ("again", {}, [])
+
+
+@POSTGRESQL
+async def test_a_constraint_of_a_partition_is_judged_by_its_columns(shop: Shop) -> None:
+    shop.query(
+        "CREATE TABLE orders (id text, cents bigint, part int DEFAULT 0, UNIQUE (part)) PARTITION BY LIST (part)"
+    )
+    shop.query("CREATE TABLE first PARTITION OF orders (CHECK (cents >= 0)) DEFAULT")
+    dear, free = orders({"id": "1", "cents": -1}), orders({"id": "2", "cents": 2}, {"id": "3", "cents": 3})
+    async with started("postgresql", shop, retry_for="0s") as handler:
+        await handler.handle(dear)
+        assert [outcome for outcome, _ in decided(dear).values()] == ["dead_letter"]
+        with pytest.raises(Exception, match="first_part_key") as raised:
+            await handler.handle(free)
+        assert (meant(raised.value), decided(free)) == ("again", {})
+
+
+@POSTGRESQL
+@pytest.mark.parametrize("mode", ["insert", "copy"])
+async def test_a_value_that_its_type_refuses_with_an_own_code_is_the_fault_of_its_message(
+    shop: Shop, mode: str
+) -> None:
+    """Such as 42601, as for a faulty statement, and XX000 of an extension. COPY also writes GENERATED ALWAYS."""
+    always = "GENERATED ALWAYS AS IDENTITY" if mode == "copy" else ""
+    shop.query(f"CREATE EXTENSION hstore; CREATE TABLE orders (id int {always}, words tsquery, pairs hstore)")
+    columns = {"id": "$.id", "words": "$.words", "pairs": "$.pairs"}
+    batch = orders({"id": 1, "words": "a & b"}, {"id": 2, "words": "a b"}, {"id": 3, "pairs": "a=>"})
+    async with started("postgresql", shop, mode=mode, columns=columns, retry_for="0s") as handler:
+        await handler.handle(batch)
+    assert [place for place, (outcome, _) in decided(batch).items() if outcome == "dead_letter"] == [1, 2]
+    assert shop.query("SELECT id, words::text FROM orders") == [(1, "'a' & 'b'")]
 
 
 @POSTGRESQL
