@@ -6,12 +6,13 @@ import asyncio
 import logging
 import re
 import time
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from rmqd import Batch, DeadLetter, Retry, Suspend
+from rmqd import Batch, DeadLetter, Message, Retry, Suspend
 from rmqd_handlers.away import (
     ON_INVALID,
     RETRY_FOR,
@@ -190,8 +191,25 @@ class Webhook:
     async def _handle_at_once(self, batch: Batch) -> None:
         items = valid(batch, lambda opened: self._contents.item(opened.message), self._options.on_invalid)
         if items:
-            await self._post(batch, self._contents.of_many(items), time.monotonic() + self._options.retry_for)
+            await self._post_all(batch, items, time.monotonic() + self._options.retry_for, is_part=False)
             acknowledge_written(batch)
+
+    async def _post_all(
+        self, batch: Batch, items: Sequence[tuple[Message, dict[str, Any]]], until: float, *, is_part: bool
+    ) -> None:
+        """Send messages in one call. If the server refuses it, send halves, because other messages may be accepted."""
+        try:
+            await self._post(batch, self._contents.of_many(items), until)
+        except DeadLetter as refused:
+            if len(items) == 1:
+                batch.dead_letter(items[0][0], refused.reason)
+                return
+            middle = len(items) // 2
+            for part in (items[:middle], items[middle:]):
+                await self._post_all(batch, part, until, is_part=True)
+        else:
+            for message, _ in items if is_part else ():
+                batch.ack(message)  # regardless of the others
 
     async def _post(self, batch: Batch, call: WebhookCall, until: float) -> None:
         """Send until the server accepts. Raises DeadLetter; after the time `until` Retry, Suspend or the last error."""

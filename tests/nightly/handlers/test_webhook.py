@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import json
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rmqd import DeadLetter, Retry, Suspend, testing
+from rmqd import Retry, Suspend, testing
 from rmqd_handlers.away import AwayError
 from rmqd_handlers.webhook.connections import retry_after_seconds
 from tests.certificates import CA, CLIENT, certificate, key, server_context
@@ -83,13 +84,6 @@ async def test_a_message_that_fails_does_not_take_its_batch_along(peer: HttpPeer
 def test_no_server_is_left_alone_for_more_than_the_longest_delay_level() -> None:
     for header in ("999999999", "Fri, 31 Dec 2100 23:59:59 GMT"):
         assert retry_after_seconds(header) == 2 * 60 * 60, header
-
-
-async def test_a_batch_that_is_refused_is_dead_letters(peer: HttpPeer) -> None:
-    peer.answers.append(status(422, "wrong"))
-    async with started(peer.url, per_call="batch", format="json") as handler:
-        with pytest.raises(DeadLetter, match="422 Said: wrong"):
-            await handler.handle(batch_of(b"1", b"2"))
 
 
 async def test_an_answer_without_an_end_is_not_read_to_the_end(peer: HttpPeer) -> None:
@@ -245,6 +239,19 @@ async def test_in_an_orderly_group_the_queue_rests_for_the_time_that_a_server_as
     assert 90 < suspended.value.seconds <= 100
     assert len(peer.contents) == 1
     assert decided(batch) == ({1: "again"} if per_call == "message" else {})
+
+
+@pytest.mark.parametrize("refusal", [400, 413])
+async def test_of_a_batch_that_is_refused_only_the_bad_message_is_a_dead_letter(peer: HttpPeer, refusal: int) -> None:
+    """The server takes no call with the third message: first all, then both halves, then the third one alone."""
+    peer.answers.extend([status(refusal), status(200), status(refusal), status(refusal), status(503)])
+    batch = batch_of(b"1", b"2", b"3", b"4")
+    async with started(peer.url, per_call="batch", format="json", retry_for="0s") as handler:
+        with pytest.raises(AwayError):
+            await handler.handle(batch)
+        assert decided(batch) == {0: "ack", 1: "ack", 2: "dead_letter"}
+        await handler.handle(rest := batch.undecided())
+    assert (len(rest), [len(json.loads(content)) for content in peer.contents]) == (1, [4, 2, 2, 1, 1, 1])
 
 
 async def test_no_more_calls_at_once_than_connections(peer: HttpPeer) -> None:
