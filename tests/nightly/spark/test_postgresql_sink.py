@@ -17,6 +17,9 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow", "psycopg")
 
+import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
+from pyspark.sql.types import ArrayType, DecimalType  # noqa: E402
+
 from rmqd.spark.engine.running_query import query_error  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
 from rmqd.spark.pipelines.postgresql.table_shape import connected  # noqa: E402
@@ -31,7 +34,10 @@ from tests.spark.test_postgresql_sink import (  # noqa: E402
     TABLE,
     UNKEYED,
     Database,
+    Tasks,
     batch,
+    columns,
+    of_messages,
     rows,
     see_refused,
 )
@@ -242,6 +248,49 @@ REFUSED_ROWS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("changed", "reason"), REFUSED_ROWS.values(), ids=REFUSED_ROWS)
 def test_a_refused_row_is_named_or_left_out(prices_database: Database, changed: dict[str, Any], reason: str) -> None:
     see_refused(prices_database, changed, reason)
+
+
+@pytest.mark.process
+def test_what_views_and_triggers_refuse_is_named_and_a_sequence_at_its_end_is_no_fault_of_a_row(
+    prices_database: Database,
+) -> None:
+    prices_database.run("CREATE SEQUENCE ids MINVALUE 0 START 1 MAXVALUE 1")
+    prices_database.run("CREATE TABLE rows (amount int, id int DEFAULT nextval('ids'))")
+    prices_database.run("CREATE VIEW prices AS SELECT * FROM rows WHERE amount > 0 WITH CHECK OPTION")
+    prices_database.run(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ASSERT NEW.amount <> 7; "
+        "IF NEW.amount = 8 THEN RAISE EXCEPTION 'no' USING ERRCODE = 'MY001'; END IF; RETURN NEW; END $$"
+    )
+    prices_database.run("CREATE TRIGGER refuse BEFORE INSERT ON rows FOR EACH ROW EXECUTE FUNCTION refuse()")
+    frame: Any = Tasks(of_messages([{"amount": amount} for amount in (1, 0, 7, 8)], 3))
+    sink = prices_database.sink(columns(amount="integer"), bad_rows="leave_out")
+    with pytest.raises(RmqdError, match=r"sequence.*\(2200H\)$"):
+        sink.write(frame, batch(0))
+    prices_database.run("ALTER SEQUENCE ids MAXVALUE 1000")
+    sink.write(frame, batch(0))
+    refused = prices_database.run("SELECT queue_offset, reason FROM rmqd_refused_prices ORDER BY 1")
+    assert [(offset, reason[-6:-1]) for offset, reason in refused] == [(1, "44000"), (2, "P0004"), (3, "MY001")]
+
+
+@pytest.mark.process
+def test_a_row_without_a_key_is_refused_also_if_the_index_takes_it(prices_database: Database) -> None:
+    """Each such row would be another one, and of those in one batch only the last would be written."""
+    prices_database.run("CREATE TABLE prices (id numeric(12,2) UNIQUE, place bigint)")
+    with pytest.raises(ConfigError, match=r"keys: id is decimal\(12,3\) .*different keys would become one"):
+        prices_database.sink(columns(id=DecimalType(12, 3), place="long"), keys=["id"])
+    frame: Any = Tasks(of_messages([{"id": 7, "place": 1}, {"id": None, "place": 2}, {"id": None, "place": 3}], 3))
+    keys = {"keys": ["id"], "order_by": ["place"], "bad_rows": "leave_out"}
+    prices_database.sink(columns(id="integer", place="long"), **keys).write(frame, batch(0))
+    assert prices_database.run("SELECT id::int, place FROM prices") == [(7, 1)]
+    assert prices_database.run("SELECT queue_offset FROM rmqd_refused_prices ORDER BY 1") == [(1,), (2,)]
+
+
+@pytest.mark.process
+def test_bytes_in_json_are_base64(prices_database: Database) -> None:
+    prices_database.run("CREATE TABLE prices (parts jsonb)")
+    frame: Any = Tasks([pa.RecordBatch.from_pylist([{"parts": [{"raw": b"\xff\x00"}, {"raw": None}]}])])
+    prices_database.sink(columns(parts=ArrayType(columns(raw="binary")))).write(frame, batch(0))
+    assert prices_database.run("SELECT parts FROM prices") == [([{"raw": "/wA="}, {"raw": None}],)]
 
 
 def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(

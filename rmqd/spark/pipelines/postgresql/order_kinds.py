@@ -11,6 +11,7 @@ an additional topic is assumed to have other keys, and a topic that replaces oth
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import re
@@ -212,6 +213,8 @@ class RowCopy:
     where: str
     statement: str
     json_columns: frozenset[str]
+    keys: frozenset[str] = frozenset()
+    """Columns that must not be null: in a unique index, null differs from null."""
     refuse: str = ""
     """The statement that stages a refused row with its reason; empty if a refused row should fail the task."""
 
@@ -267,6 +270,9 @@ class RowCopy:
             if name == PLACE:
                 continue
             values = _python_values(name, column, bad)
+            if name in self.keys and column.null_count:
+                told = f'null value in column "{name}" of the key, which is not-null'
+                bad |= {number: told for number, value in enumerate(values) if value is None and number not in bad}
             if name in self.json_columns:
                 to_json = _json_of(column.type)
                 yield [None if value is None else to_json(value) for value in values]
@@ -318,4 +324,6 @@ def _plain_of(kind: pa.DataType) -> Callable[[Any], Any]:
     if pa.types.is_struct(kind):
         fields = {field.name: _plain_of(field.type) for field in kind}
         return lambda value: None if value is None else {name: plain(value[name]) for name, plain in fields.items()}
+    if pa.types.is_binary(kind):
+        return lambda value: None if value is None else base64.b64encode(value).decode()
     return lambda value: value

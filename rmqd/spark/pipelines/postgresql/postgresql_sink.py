@@ -128,7 +128,8 @@ class PostgresqlSink:
                 frame.write.format("noop").mode("overwrite").save()
                 return
         refuse = statements.refuse(self._epoch) if self._leaves_out else ""
-        copy = RowCopy(self._conninfo, self._where, statements.copy(self._epoch), self._json_columns, refuse)
+        keys, statement = frozenset(self._sink.keys), statements.copy(self._epoch)
+        copy = RowCopy(self._conninfo, self._where, statement, self._json_columns, keys, refuse)
         copied = frame.mapInArrow(copy, TOLD).collect()
         with self._connected() as connection:
             with connection.transaction():

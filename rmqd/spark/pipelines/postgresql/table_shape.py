@@ -28,6 +28,9 @@ _WITHOUT_VALUES: Final = ("08", "25", "28", "3D", "3F", "40", "42", "53", "54", 
 _SQL: Final = "42"
 _SYNTAX: Final = "42601"
 _RAISED: Final = "P0"
+_OF_VALUES: Final = ("22", "23", "44", "45", _RAISED, "54000")  # the last one: a key is too long for its index
+_SEQUENCE_ENDED: Final = "2200H"  # a default's, for all rows
+_OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the server, even if a trigger raises them
 _QUOTED: Final = re.compile(r'"([^"]*)(?:"|\Z)')
 _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re.MULTILINE)
 
@@ -97,9 +100,12 @@ def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> b
     """Return whether the database refused a row for its values. A null in a column missing in all rows is excluded."""
     if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
         return error.diag.column_name in columns
-    kinds = (psycopg.DataError, psycopg.IntegrityError)
-    others = (psycopg.errors.RaiseException, psycopg.errors.ProgramLimitExceeded)
-    return isinstance(error, (*kinds, *others)) or bool(_COPIED_COLUMN.search(error.diag.context or ""))
+    state, diagnosis = error.sqlstate or "", error.diag
+    if state == _SEQUENCE_ENDED:
+        return False
+    is_raised = diagnosis.source_function == "exec_stmt_raise" and not state.startswith(_OPERATIONAL)
+    is_of_values = state.startswith(_OF_VALUES) or isinstance(error, psycopg.DataError)  # psycopg's own have no state
+    return is_of_values or is_raised or bool(_COPIED_COLUMN.search(diagnosis.context or ""))
 
 
 def _until_quote(text: str, names: Sequence[str]) -> str:
@@ -196,6 +202,13 @@ class TableShape:
             for name in order_by
             if name in names and (problem := self._order_problem(name, rows[name].dataType.simpleString()))
         )
+        for name in keys:
+            kind = rows[name].dataType.simpleString() if name in names and name in self.columns else "string"
+            if kind != "string" and _is_coarser(written := self.columns[name].written, kind):
+                yield (
+                    f"keys: {name} is {kind} in the pipeline and {written} in the table, which distinguishes fewer "
+                    f"values, so different keys would become one; expected {_sql_kind(kind)} in the table"
+                )
         for told in filter(None, ((field.metadata or {}).get(KEYS_TOLD) for field in rows.fields)):
             if set(told) != set(keys):
                 yield (
