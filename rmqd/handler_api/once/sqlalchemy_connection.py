@@ -7,6 +7,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from sqlalchemy import Column, Connection, DateTime, Engine, MetaData, String, Table, bindparam, func, insert, select
+from sqlalchemy.dialects.mysql import VARCHAR
 from sqlalchemy.engine import NestedTransaction
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, SessionTransaction
@@ -15,16 +16,20 @@ from rmqd.handler_api.batch import AlreadyHandled
 from rmqd.handler_api.once.once_mark import TABLE, HandledMark
 
 _LONGEST: Final = 255  # characters: three such columns with 4 bytes per character fill a MySQL key
-_HANDLED: Final = Table(
+# MySQL would otherwise consider texts equal that differ in case or accents
+_TEXT: Final = String(_LONGEST).with_variant(VARCHAR(_LONGEST, collation="utf8mb4_bin"), "mysql", "mariadb")
+HANDLED: Final = Table(
     TABLE,
     MetaData(),
-    Column("consumer_group", String(_LONGEST), primary_key=True),
-    Column("topic", String(_LONGEST), primary_key=True),
-    Column("msg_id", String(_LONGEST), primary_key=True),
+    Column("consumer_group", _TEXT, primary_key=True),
+    Column("topic", _TEXT, primary_key=True),
+    Column("msg_id", _TEXT, primary_key=True),
     Column("handled_at", DateTime, nullable=False, server_default=func.now()),
 )
 _NAMES: Final = ("consumer_group", "topic", "msg_id")
-_FORMER: Final = select(func.count()).where(*(_HANDLED.c[name] == bindparam(name) for name in _NAMES))
+_STORED: Final = select(*(HANDLED.c[name] for name in _NAMES)).where(
+    *(HANDLED.c[name] == bindparam(name) for name in _NAMES)
+)
 _seen: WeakSet[Engine] = WeakSet()
 """The engines whose table this process has found."""
 
@@ -58,12 +63,14 @@ class SQLAlchemyOnce:
         _make_table(direct)  # outside the savepoint: its errors do not concern the mark
         self._savepoint = connection.begin_nested()
         try:
-            direct.execute(insert(_HANDLED).values(dict(zip(_NAMES, self._mark.row, strict=True))))
+            direct.execute(insert(HANDLED).values(_by_name(self._mark.row)))
             # after the insert: in SQLite, a transaction that starts with a read cannot always write later
             former = self._mark.former_row  # equals `row` outside of a group, for example in a handler's tests
-            is_known = former != self._mark.row and direct.scalar(_FORMER, dict(zip(_NAMES, former, strict=True)))
+            is_known = former != self._mark.row and former in _equal_rows(direct, former)
         except IntegrityError:
-            is_known = True
+            self._end(is_done=False)
+            _check_case(direct, self._mark.row)
+            raise AlreadyHandled(self._mark.message) from None
         except BaseException:
             _seen.discard(direct.engine)  # the table may have been dropped: the next attempt looks for it
             # if SQLite has ended the transaction, `raise` gives the reason, and this error does not
@@ -82,6 +89,24 @@ class SQLAlchemyOnce:
             self._savepoint.rollback()
 
 
+def _by_name(row: tuple[str, str, str]) -> dict[str, str]:
+    return dict(zip(_NAMES, row, strict=True))
+
+
+def _equal_rows(connection: Connection, row: tuple[str, str, str]) -> list[tuple[str, ...]]:
+    """Return the rows that the database considers equal to this one."""
+    return [tuple(found) for found in connection.execute(_STORED, _by_name(row))]
+
+
+def _check_case(connection: Connection, row: tuple[str, str, str]) -> None:
+    """Raise RuntimeError if the database only considers a row known, because it is equal to another message's."""
+    if (found := _equal_rows(connection, row)) and row not in found:
+        raise RuntimeError(
+            f"{TABLE} compares texts without regard to case or accents, so {row} is not different from {found[0]}; "
+            "give its three text columns a binary collation (utf8mb4_bin in MySQL)"
+        )
+
+
 def _make_table(connection: Connection) -> None:
     """Create the table if it is missing. The creation may be rolled back, so the next attempt looks for the table
     again.
@@ -95,7 +120,7 @@ def _make_table(connection: Connection) -> None:
         return
     try:
         with connection.begin_nested():
-            _HANDLED.create(connection, checkfirst=False)
+            HANDLED.create(connection, checkfirst=False)
     except DBAPIError:
         if not connection.dialect.has_table(connection, TABLE):
             raise

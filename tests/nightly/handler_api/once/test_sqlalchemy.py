@@ -6,14 +6,21 @@ import contextlib
 import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateTable
 
 from rmqd import AlreadyHandled
+from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.sqlalchemy_connection import HANDLED
+from rmqd.wire.message_queue import Identity
+from rmqd.wire.messages.message import once_in_group
 from tests.handler_api.once.test_psycopg import message_of
 from tests.handler_api.once.test_sqlalchemy import COUNT, INSERT, attempt, url
 
@@ -40,6 +47,26 @@ def test_different_messages_side_by_side_are_all_handled_at_the_first_use(databa
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM rmqd_handled")).scalar() == 8
     engine.dispose()
+
+
+def test_a_table_that_ignores_case_takes_no_message_for_another(url: str) -> None:
+    """As MySQL's default collations do. Neither the message nor a record of rmqd 0.1.0 counts as handled before."""
+    texts = ", ".join(f"{name} text COLLATE NOCASE" for name in ("consumer_group", "topic", "msg_id"))
+    engine = create_engine(url, poolclass=NullPool)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE rmqd_handled ({texts}, PRIMARY KEY (consumer_group, topic, msg_id))"))
+        connection.execute(text("INSERT INTO rmqd_handled VALUES ('SHOP', 'T1', 'a')"))
+    token = once_in_group.set(once_of("shop", partial(Identity, "c1", "", "shop")))
+    with engine.begin() as connection:
+        attempt(connection)
+    with engine.begin() as connection, pytest.raises(AlreadyHandled):
+        attempt(connection)
+    with engine.begin() as connection, pytest.raises(RuntimeError, match="binary collation"):  # noqa: SIM117
+        with message_of("A").once(connection):
+            pass
+    once_in_group.reset(token)
+    made = str(CreateTable(HANDLED).compile(dialect=mysql.dialect()))
+    assert made.count("VARCHAR(255) COLLATE utf8mb4_bin NOT NULL") == 3
 
 
 @pytest.mark.parametrize("kind", ["connection", "session"])
