@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 DELETED: Final = "_deleted"
 ORDER: Final = "_order"
 READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
-PLACE_DDL: Final = f"{PLACE} struct<topic: string, queue_id: int, queue_offset: bigint>"
+BROKER: Final = "broker"
+PLACE_DDL: Final = f"{PLACE} struct<topic: string, {BROKER}: string, queue_id: int, queue_offset: bigint>"
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
 _MAX_CHARACTERS: Final = 300  # limit for a reason
 _BIGINT: Final = 1 << 63
@@ -92,7 +93,8 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
         return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
     rows = ChangeRows(decoder, must_fit=options.bad_rows == "fail")
-    changes = frame.select(*READ).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
+    read = [*READ, BROKER] if BROKER in frame.columns else READ
+    changes = frame.select(*read).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
     return changes.withMetadata(ORDER, {**_kind(options), KEYS_TOLD: options.keys})
 
 
@@ -161,7 +163,8 @@ class ChangeRows:
             changes = self.decoder.changes(body, place["queue_offset"])
         except (BadChangeError, BadValueError) as error:
             if self.must_fit:
-                where = f"{place['topic']}, queue {place['queue_id']}, offset {place['queue_offset']}"
+                broker = f" of {place[BROKER]}" if BROKER in place else ""
+                where = f"{place['topic']}, queue {place['queue_id']}{broker}, offset {place['queue_offset']}"
                 raise ValueError(
                     f"the message at {where} ({place['msg_id']}) is not a change of a row: "
                     f"{str(error)[:_MAX_CHARACTERS]}; set bad_rows: leave_out, and use a second group that stores "
@@ -187,7 +190,7 @@ class BadRows:
 
 
 def _messages(batch: pa.RecordBatch) -> Iterator[tuple[dict[str, Any], bytes | None]]:
-    names = [name for name in READ if name != "body"]
+    names = [name for name in batch.schema.names if name != "body"]
     places = zip(*(batch.column(name).to_pylist() for name in names), strict=True)
     for place, body in zip(places, batch.column("body").to_pylist(), strict=True):
         yield dict(zip(names, place, strict=True)), body
@@ -205,5 +208,6 @@ def _arrow_schema(columns: Sequence[ChangeColumn]) -> pa.Schema:
         column.name: pa.decimal128(column.precision, column.scale) if column.kind == "decimal" else plain[column.kind]
         for column in columns
     }
-    place = pa.struct([("topic", pa.string()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
+    text = pa.string()
+    place = pa.struct([("topic", text), (BROKER, text), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
     return pa.schema({**types, DELETED: pa.bool_(), ORDER: pa.list_(pa.int64()), PLACE: place})

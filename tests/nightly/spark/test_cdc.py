@@ -245,9 +245,12 @@ def test_what_is_no_change_ends_the_query_or_is_kept_apart() -> None:
         r"valid bigint;",
     ):
         list(ChangeRows(decoder, must_fit=True)(iter([messages])))
-    (rows,) = ChangeRows(decoder, must_fit=False)(iter([messages]))
+    named = messages.append_column("broker", pa.array(["broker-a"] * 3))
+    with pytest.raises(ValueError, match=r"at orders, queue 3 of broker-a, offset 1 "):
+        list(ChangeRows(decoder, must_fit=True)(iter([named])))
+    (rows,) = ChangeRows(decoder, must_fit=False)(iter([named]))
     [row] = rows.to_pylist()
-    assert row.pop("_place")["topic"] == "orders"
+    assert row.pop("_place") == {"topic": "orders", "broker": "broker-a", "queue_id": 3, "queue_offset": 0}
     assert row == {"id": 1, "name": "x", "amount": None, "_deleted": False, "_order": [1, 0, 1]}
     (bad,) = BadRows(decoder)(iter([messages]))
     assert [(row["topic"], row["queue_offset"], row["_bad_row"]) for row in bad.to_pylist()] == [
