@@ -274,7 +274,9 @@ def found(
     """
     names = {"group": group, "topic": topic, "concurrency": str(min(2 * slots, MAX_CONCURRENCY))}
     # not str.format, because a step may name a message, and producers may write braces into its id
-    return Problem(cause, evidence, _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step))
+    step = _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step)
+    # brokers end their texts with a full stop, and the next step follows it
+    return Problem(cause, evidence.removesuffix("."), step)
 
 
 GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false

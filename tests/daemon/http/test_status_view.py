@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
-from rmqd.daemon.http.status_view import is_alarming, state_text, state_word
+from rmqd.consumer.health.causes import found
+from rmqd.daemon.http.status_view import is_alarming, problem_line, state_text, state_word
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,8 @@ def test_a_problem_of_a_group_is_seen_in_its_state(changed: dict[str, Any], text
     group = {"state": "running", "queues": [], "paused": False, "failing": False, "problems": [], "failure": None}
     assert (state_text(group | changed), state_word(group | changed)) == (text, word)
     assert is_alarming(group | changed) == bool(changed)
+
+
+def test_a_broker_s_text_that_ends_with_a_full_stop_gets_no_second_one() -> None:
+    line = problem_line(asdict(found("no_route", "see the FAQ for further details.")))
+    assert line.startswith("no_route: see the FAQ for further details. Next: start the broker")
