@@ -83,7 +83,7 @@ class Canary:
         self.change(options)
         self._value_of = value_by(self.options.by)
         self._clock = clock
-        self._failure = ""
+        self.failure = ""  # why it was switched off
         self._started = False
         self._calls: set[asyncio.Task[None]] = set()
         self._busy = 0  # calls in shadow mode, including abandoned ones
@@ -105,7 +105,7 @@ class Canary:
     def takes(self, message: Message) -> bool:
         """Return whether a message belongs to the canary's share."""
         share = self.options.share
-        if not share or self._failure:
+        if not share or self.failure:
             return False
         value = self._value_of(message) or message.lasting_id
         return int.from_bytes(blake2b(value.encode(), digest_size=4).digest()) < share * _HASHES
@@ -194,7 +194,7 @@ class Canary:
             share=one.share,
             by=one.by,
             mode=one.mode,
-            failure=self._failure,
+            failure=self.failure,
             shadowed=dict(self._shadowed),
             differing=self._differing,
             duration=self._duration.snapshot(),
@@ -250,8 +250,8 @@ class Canary:
         self._busy -= 1
 
     def _switch_off(self, reason: str) -> None:
-        if not self._failure:
-            self._failure = reason
+        if not self.failure:
+            self.failure = reason
             log.error("canary.failed", handler=self.handler.name, error=reason)
 
 

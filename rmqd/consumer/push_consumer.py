@@ -133,8 +133,10 @@ class PushConsumer(Consumer):
         self.assigned: Mapping[MessageQueue, Assignment] = self._rebalance.assigned
         """This member's queues, including queues that are being acquired or released."""
         self._persistence = OffsetPersistence(self.context, self.assigned, self.context.idle)
-        results = RecentResults(self.context.clock, options.plain_group)
-        self._status = GroupStatus(self.context, self._rebalance, results, handler)
+        results = {"handler": RecentResults(self.context.clock, options.plain_group)}
+        if handler.canary is not None:
+            results["canary"] = RecentResults(self.context.clock, options.plain_group, handler.canary)
+        self._status = GroupStatus(self.context, self._rebalance, results["handler"], handler)
         self._watchdog = Watchdog(self.context, self.assigned, results)
         self._consistency = Consistency(self.context)
         self._requests = OperatorRequests(self.context, self._rebalance, self._status)

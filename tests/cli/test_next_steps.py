@@ -41,7 +41,7 @@ def test_commands_work_as_they_are_printed(
     """A daemon may be missing, and a question may be asked, but no command is wrong."""
     monkeypatch.chdir(tmp_path)
     cluster.fill("orders", 1)
-    group = {"subscriptions": {"orders": "*"}, "handler": {"plugin": "log"}}
+    group = {"subscriptions": {"orders": "*"}, "handler": {"plugin": "log", "canary": {"plugin": "log"}}}
     keys = {"nameserver": cluster.nameserver, "state_dir": str(tmp_path / "state"), "groups": {"mailer": group}}
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "rmqd.yaml").write_text(yaml.safe_dump(keys))

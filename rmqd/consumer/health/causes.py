@@ -185,6 +185,14 @@ _IN_ORDER: Final = (
         explains="flow_control slow_handler",
     ),
     Cause(
+        "canary_failed",
+        "`rmqd canary {group} --stop` gives its messages to the other handler; `rmqd try {group} --canary` runs the "
+        "canary and commits nothing",
+        GROUP,
+        diagnosed_as="failing_handler",
+    ),
+    Cause("canary_off", "correct the canary, then run `rmqd restart {group}`", GROUP, diagnosed_as="failing_handler"),
+    Cause(
         "broker_read_only",
         "make the broker writable (`mqadmin updateBrokerConfig -c CLUSTER -k brokerPermission -v 6`): until then, "
         "messages there cannot be retried or dead-lettered",

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from rmqd.consumer.canary import Canary
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.health.causes import Problem, found
@@ -127,31 +128,46 @@ WELL_SHARE: Final = 0.5
 
 
 class RecentResults:
-    """Watches the attempts of one group. Call `poll` about every POLL_SECONDS with the group's counters.
+    """Watches the attempts of one group's handler, or of its canary. Call `poll` about every POLL_SECONDS with the
+    group's counters.
 
     The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less than
-    one success in ten does not end the row. The problem ends when half of the attempts succeed. It also lasts while the
-    group has no messages, because nothing shows yet that the handler works again.
+    one success in ten does not end the row, with a canary less than one in two. The problem ends when half of the
+    attempts succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works
+    again.
     """
 
-    def __init__(self, clock: Clock, group: str = "GROUP") -> None:
+    def __init__(self, clock: Clock, group: str = "GROUP", canary: Canary | None = None) -> None:
         """`group` is the group's name for the next step."""
-        self.problem: Problem | None = None
+        self._problem: Problem | None = None
         self._group = group
+        self._canary = canary
         self._clock = clock
+        self._judged = totals_of(())
         self._samples = deque([(clock.monotonic(), totals_of(()))])
         self._vain = 0
         self._vain_since = 0.0
 
+    @property
+    def problem(self) -> Problem | None:
+        """The current problem. A canary also has one if it was switched off, and none while its share is 0."""
+        canary = self._canary
+        if canary is not None and canary.failure:
+            evidence = f"the canary {canary.handler.name} is switched off: {canary.failure}"
+            return found("canary_off", evidence, group=self._group)
+        return self._problem if canary is None or canary.options.share else None
+
     def poll(self, topics: Iterable[TopicSnapshot]) -> None:
         """Evaluate the current counters."""
         topics, now = tuple(topics), self._clock.monotonic()
-        totals, (_, before) = totals_of(topics), self._samples[-1]
+        own = [topic for topic in topics if bool(topic.variant) == bool(self._canary)]
+        totals, before = totals_of(own), self._judged
         acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
         # at least the failed calls, because refused messages are not counted
-        errors = sorted((error for topic in topics for error in topic.errors), key=lambda error: error.at)
+        errors = sorted((error for topic in own for error in topic.errors), key=lambda error: error.at)
         self._judge(acked, max(attempts - acked, failed), errors, now)
-        self._add(totals, now)
+        self._judged = totals
+        self._add(totals_of(topics), now)
 
     def pass_by(self) -> None:
         """Called in place of `poll` if no counter has changed."""
@@ -171,14 +187,14 @@ class RecentResults:
     def _judge(self, acked: int, vain: int, errors: Sequence[LastError], now: float) -> None:
         """Judge a step with `acked` successful attempts and `vain` failed ones. The newest error is the last one."""
         vain_share = vain / max(acked + vain, 1)
-        if acked and vain_share < (WELL_SHARE if self.problem is not None else FAILING_SHARE):
-            self._vain, self.problem = 0, None
+        if acked and vain_share < (WELL_SHARE if self._problem or self._canary else FAILING_SHARE):
+            self._vain, self._problem = 0, None
             return
         if vain and not self._vain:
             self._vain_since = now
         self._vain += vain
-        if self._vain >= MIN_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self.problem):
-            self.problem = _problem(self._vain, errors, self._group)
+        if self._vain >= MIN_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self._problem):
+            self._problem = _problem(self._vain, errors, self._group, self._canary)
 
 
 def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
@@ -187,13 +203,16 @@ def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
     return max(errors, key=lambda error: error.at, default=None)
 
 
-def _problem(attempts: int, errors: Sequence[LastError], group: str) -> Problem:
+def _problem(attempts: int, errors: Sequence[LastError], group: str, canary: Canary | None) -> Problem:
     """Return the problem of a handler that only failed. A single message with all failures may be at fault itself."""
     cause, step = "failing_handler", ""
     text = f"the handler fails for (nearly) all messages: {attempts} attempts failed"
+    if canary is not None:
+        cause, share = "canary_failed", f"{canary.options.share * 100:g}%"
+        text = f"the canary {canary.handler.name} gets {share} of the messages, and {attempts} of its attempts failed"
     if not errors:
         return found(cause, text, group=group)
-    if len({error.msg_id for error in errors[-attempts:]}) == 1:
+    if canary is None and len({error.msg_id for error in errors[-attempts:]}) == 1:
         cause, one = "poison_message", errors[-1].msg_id
         text = f"all {attempts} failed attempts had one message, {one}, and no other message was handled meanwhile"
         step = (

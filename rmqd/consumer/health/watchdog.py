@@ -116,8 +116,9 @@ class Watchdog:
     """Watches the assignments and topics of one group."""
 
     def __init__(
-        self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: RecentResults
+        self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: Mapping[str, RecentResults]
     ) -> None:
+        """`results`: of the handler and of its canary, by a name for each."""
         self._context = context
         self._assigned = assigned
         self._results = results
@@ -287,14 +288,15 @@ class Watchdog:
             assigned.restart()
 
     def _look_at_handler(self, attempts: int) -> None:
-        """Report a failing handler. Its queues move and lag is low, because every message is sent back."""
+        """Report a failing handler or canary. Its queues move and lag is low, because every message is sent back."""
         context = self._context
-        if attempts == self._attempts:
-            self._results.pass_by()
-        else:
-            self._results.poll(snapshots_of(context.stats))
+        for name, results in self._results.items():
+            if attempts == self._attempts:
+                results.pass_by()
+            else:
+                results.poll(snapshots_of(context.stats))
+            context.problems.set(name, results.problem)
         self._attempts = attempts
-        context.problems.set("handler", self._results.problem)
         if context.circuit is not None:
             context.problems.set("circuit", context.circuit.problem(context.options.plain_group))
         context.problems.set("service", context.service.problem)

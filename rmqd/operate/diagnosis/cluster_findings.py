@@ -16,14 +16,7 @@ from rmqd.consumer.health.group_problems import (
     unknown_problem,
     wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import (
-    FAILING_SHARE,
-    MIN_FAILED,
-    BrokerFacts,
-    DiagnosisSnapshot,
-    Finding,
-    TopicFacts,
-)
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
@@ -182,27 +175,6 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     for (cause, evidence), step in steps.items():
         problem = Problem(cause, f"the daemon reports: {evidence}", step)
         yield Finding(problem, f"daemon {evidence}", queues=frozenset(queues[cause, evidence]))
-    yield from _canary(group.get("canary"), name)
-
-
-def _canary(canary: Mapping[str, Any] | None, name: str) -> Iterator[Finding]:
-    """Yield a problem if most messages of a live canary failed since the daemon's start."""
-    if not canary or canary.get("mode") != "live" or not canary.get("share"):
-        return
-    results = canary.get("results", {})
-    attempts = sum(results.values())
-    failed = attempts - results.get("acked", 0)
-    if failed >= MIN_FAILED and failed >= FAILING_SHARE * attempts:
-        evidence = (
-            f"the canary {canary.get('plugin')} failed {failed} of {attempts} attempts since the daemon's start; "
-            f"it gets {canary['share'] * 100:g}% of the messages"
-        )
-        yield Finding(found("failing_handler", evidence, group=name, step=_CANARY), "canary")
-
-
-_CANARY: Final = (
-    "`rmqd canary {group} --stop` gives its messages to the other handler; `rmqd status {group}` has the last error"
-)
 
 
 def _place(queue: Mapping[str, Any], namespace: str) -> MessageQueue:

@@ -295,7 +295,10 @@ def judge(
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
     waiting = [] if second is None else [*waits(first, second)]
-    return _in_order(_told_once([*of_daemon], certain, waiting))
+    told = list(of_daemon)
+    if any(one.problem.cause == "canary_failed" for one in told):  # the canary is at fault, not its messages
+        certain = [one for one in certain if one.problem.cause != "poison_message"]
+    return _in_order(_told_once(told, certain, waiting))
 
 
 def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
@@ -304,7 +307,7 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
     """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
-    the daemon reports the group first, and then the more precise problems of queues and of the canary.
+    the daemon reports the group first, and then the more precise problems of queues.
     """
     joined = [*certain, *waits]
     for one in of_daemon:

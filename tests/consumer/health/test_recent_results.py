@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
+from rmqd.consumer.canary import VARIANT, Canary
+from rmqd.consumer.consumer_options import CanaryOptions
 from rmqd.consumer.health.group_status import FAILING_SECONDS, MIN_ATTEMPTS, POLL_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
+from tests.consumer.groups import GROUP, group_options, handler_of
 
 MESSAGES = [block_of([0], properties={"UNIQ_KEY": f"M{number}"}).messages[0] for number in range(7)]
 
@@ -77,6 +81,22 @@ def test_one_message_that_fails_again_and_again_is_its_own_problem(group: Group)
     assert "all 5 failed attempts had one message" in group.results.problem.evidence
     group.goes_on(POLL_SECONDS, lambda: group.fails(1))
     assert group.cause == "failing_handler"
+
+
+def test_a_canary_that_fails_is_no_problem_of_the_handler(group: Group) -> None:
+    """Half of its attempts are enough; an operator who stops it ends the problem."""
+    options = group_options(canary=CanaryOptions(0.3, "keys", "live"))
+    canary = Canary(handler_of(print), options, group.clock)
+    of_canary, group.stats = RecentResults(group.clock, GROUP, canary), TopicStats("orders", False, VARIANT)
+    for _ in range(30):
+        group.goes_on(POLL_SECONDS, lambda: group.mixed(1, 2))
+        of_canary.poll(group.stats.snapshots())
+    assert of_canary.problem is not None
+    assert group.cause == ""
+    assert of_canary.problem.evidence.startswith("the canary testing gets 30% of the messages, and 60 of its attempts")
+    assert f"`rmqd canary {GROUP} --stop`" in of_canary.problem.next
+    canary.change(replace(options, canary=CanaryOptions(0.0, "keys", "live")))
+    assert of_canary.problem is None
 
 
 def test_a_short_failure_is_none(group: Group) -> None:

@@ -222,6 +222,9 @@ def test_one_message_that_fails_again_and_again() -> None:
     assert (found.cause, "C0A8 [k1] (sent back 4 times)" in found.evidence) == ("poison_message", True)
     for other in (replace(seen, reconsume_times=1), replace(seen, stored_at_ms=at_ms - 4_000_000)):
         assert judge(snapshot(well, retried=(other,))) == []
+    canary = {"problems": [{"cause": "canary_failed", "evidence": "the canary fails.", "next": "stop it"}]}
+    (found,) = judge(snapshot(well, retried=(seen,)), of_daemon=findings_of_daemon(canary, GROUP))
+    assert (found.cause, found.next.startswith("stop it")) == ("failing_handler", True), "its messages are not at fault"
 
 
 def two_looks(
@@ -383,24 +386,3 @@ def test_the_command_for_a_read_only_broker_names_the_broker() -> None:
     broker = BrokerFacts(name=BROKER, master="10.0.0.9:10911", permission=4)
     (read_only,) = judge(snapshot(WELL, brokers={BROKER: broker}))
     assert "`mqadmin updateBrokerConfig -b 10.0.0.9:10911 -k brokerPermission -v 6`" in read_only.next
-
-
-@pytest.mark.parametrize(
-    ("changed", "expected"),
-    [
-        ({}, ["failing_handler"]),
-        ({"share": 0.0}, []),
-        ({"mode": "shadow"}, []),
-        ({"results": {"acked": 9, "retried": 8}}, []),
-        ({"results": {"acked": 0, "retried": 2}}, []),
-    ],
-)
-def test_a_canary_that_fails_has_a_command_that_ends_it(changed: dict[str, Any], expected: list[str]) -> None:
-    canary = {"mode": "live", "plugin": "shop:New", "share": 0.05, "results": {"acked": 0, "retried": 8}} | changed
-    problem = {"cause": "failing_handler", "evidence": "8 attempts failed", "next": "see its log"}
-    of_daemon = {"canary": canary, "problems": [problem] if expected else []}
-    found = judge(snapshot(WELL), of_daemon=findings_of_daemon(of_daemon, GROUP))
-    assert [one.cause for one in found] == expected
-    for one in found:
-        assert "shop:New failed 8 of 8 attempts" in one.evidence
-        assert f"`rmqd canary {GROUP} --stop`" in one.next
