@@ -15,6 +15,7 @@ from rmqd.client.api.group_requests import check_client_config, consumer_connect
 from rmqd.client.api.offset_requests import get_min_offset, query_consumer_offset
 from rmqd.client.api.pull_requests import query_assignment
 from rmqd.client.api.remoting_request import request
+from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.assembly import subscriptions_of
@@ -29,7 +30,10 @@ from rmqd.errors.broker_errors import (
     ConsumerNotOnlineError,
     RequestCodeNotSupportedError,
 )
+from rmqd.operate.diagnosis import cluster_findings
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot
 from rmqd.operate.diagnosis.member_findings import conflict_problem, pulling_problem
+from rmqd.operate.queries.diagnosis_queries import broker_facts
 from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode, QueryAssignmentRequestBody
@@ -82,6 +86,7 @@ async def _check(wanted: Mapping[str, ConsumerOptions], prefix: str, client: Cli
     checks = await _check_name_servers(client, prefix)
     if all(check.level == "unreachable" or check.message == PROXY for check in checks):
         return checks  # without a name server, no broker is known
+    checks += await _check_brokers(client, prefix)
     parts = await asyncio.gather(*(_GroupCheck(client, name, options).run() for name, options in wanted.items()))
     return without_namespace([*checks, *(check for part in parts for check in part)], client.options.namespace)
 
@@ -111,6 +116,18 @@ async def _check_name_servers(client: ClientInstance, prefix: str) -> list[Check
         else:
             checks.append(Check("ok", subject, f"answers, and knows {count(len(everything), 'broker')}"))
     return checks
+
+
+async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
+    """Check the state of the brokers as `rmqd diagnose` does. The checks of the groups report all other problems."""
+    brokers = Brokers(client)
+    info = await _or_error(brokers.learn())
+    if isinstance(info, RmqdError):
+        return []
+    snapshot = DiagnosisSnapshot(group="", at=client.clock.wall(), brokers=await broker_facts(brokers, info))
+    problems = (one.problem for one in cluster_findings.brokers(snapshot))
+    seen = ("broker_read_only", "clock_skew")
+    return [_of("warning", f"{prefix}brokers", problem) for problem in problems if problem.cause in seen]
 
 
 class _GroupCheck:
