@@ -141,7 +141,7 @@ class Daemon:
         self.monitor = monitor
         self.access = access
         self.config = config
-        self.held: set[str] = set()
+        self.held: dict[str, str] = {}
         """Groups that are paused only because their new code cannot be loaded, not by an operator."""
         self.recorder = HistoryRecorder(clock, host.view)
         self._options = options
@@ -220,8 +220,7 @@ class Daemon:
 
     async def _release(self, group: str) -> None:
         """Resume a group that was paused because its code could not be loaded. The operator's pauses stay."""
-        if group in self.held:
-            self.held.discard(group)
+        if self.held.pop(group, None) is not None:
             scopes = {scope for scope in await self._pauses(group) if scope != WHOLE_GROUP}
             await self.host.resume(group)
             for scope in scopes:
@@ -238,7 +237,7 @@ class Daemon:
                     if report.successful:
                         log.info("handler.reloaded", group=group, files=names)
                     elif WHOLE_GROUP not in await self._pauses(group):
-                        self.held.add(group)
+                        self.held[group] = "; ".join(report.problems)
                         await self.host.pause(group)
 
     async def _pauses(self, group: str) -> set[PauseScope]:
@@ -256,6 +255,10 @@ class Daemon:
             reloaded_at=self._reload_time,
             reload_successful=self._reload_ok,
             token_required=bool(self.access.token),
+            problems=tuple(
+                f"group {group} is paused until its changed code can be loaded: {problem}"
+                for group, problem in self.held.items()
+            ),
         )
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
@@ -317,7 +320,8 @@ class Daemon:
             log.exception("config.reload_failed")
             return ReloadReport(problems=(f"{type(error).__name__}: {error}",))
         self.config, self.access = config, access
-        self.held &= config.groups.keys() - set(changes.started)
+        for group in self.held.keys() - (config.groups.keys() - set(changes.started)):
+            del self.held[group]
         for group in changes.restarted:  # the restart has loaded the current code
             await self._release(group)
         configure_log(config)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rmqd.cli.daemon_commands import status_lines
 from rmqd.errors import ExitCode
 from tests.daemon.daemon_process import daemon, plug_in, write_config
 from tests.waiting import eventually
@@ -25,7 +26,9 @@ async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path:
         edited.write_text("class Handler:\n")
         refused = await running.event("handler.reload_refused")
         assert refused["group"] == "edited"
-        assert [group["paused"] for group in (await client.get("/api/v1/status")).json()["groups"]] == [True]
+        held = (await client.get("/api/v1/status")).json()
+        assert [group["paused"] for group in held["groups"]] == [True]
+        assert f"group edited is paused until its changed code can be loaded: {config}:" in status_lines(held)[1]
         edited.write_text(f"{HANDLER}# mended\n")
         lines = [await running.event("handler.reloaded", count) for count in (1, 2)]
         assert [line["files"] for line in lines if "files" in line] == [[str(edited)]]
@@ -41,5 +44,6 @@ async def test_an_edit_is_taken_over_and_a_broken_one_pauses_the_group(tmp_path:
         running.send(signal.SIGHUP)
         assert (await running.event("config.reloaded"))["restarted"] == ["edited"]
         assert not await is_paused(), "a handler that can be loaded"
+        assert (await client.get("/api/v1/status")).json()["problems"] == []
         running.send(signal.SIGTERM)
         assert await running.exit_code() == ExitCode.OK

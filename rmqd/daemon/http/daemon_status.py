@@ -62,6 +62,8 @@ class DaemonAbout:
     )
     token_required: bool = False
     """Whether a change needs the token. Otherwise it needs a client on the same machine."""
+    problems: tuple[str, ...] = ()
+    """Problems of the daemon itself, and with workers why the status is incomplete."""
     version: str = gauge(
         "rmqd_build_info",
         "Always 1; the labels say which rmqd, Python and decoding core run.",
@@ -88,7 +90,7 @@ async def status_document(view: HostView, recorder: HistoryRecorder, about: Daem
             {"worker": process.worker, "pid": process.pid, "client_id": process.client.client_id}
             for process in view.processes
         ]
-        document["problems"] = list(view.missing)
+        document["problems"] = [*about.problems, *view.missing]
     return document
 
 

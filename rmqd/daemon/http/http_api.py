@@ -45,8 +45,8 @@ class DaemonControl(Protocol):
     recorder: HistoryRecorder
     access: AccessPolicy
     config: RootConfig
-    held: set[str]
-    """Groups that are paused only because their new code cannot be loaded."""
+    held: dict[str, str]
+    """Groups that are paused only because their new code cannot be loaded, with the reason."""
 
     def about(self) -> DaemonAbout:
         """Return the daemon's own part of the status."""
@@ -202,7 +202,7 @@ class HttpApi:
             scope = _scope(request)
             await action(group, scope)
             if scope == WHOLE_GROUP:
-                self._daemon.held.discard(group)
+                self._daemon.held.pop(group, None)
         except UnknownGroupError as error:
             return JSONResponse({"error": str(error)}, 404)
         except (ValueError, WholeGroupOnlyError) as error:

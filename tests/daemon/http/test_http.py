@@ -44,7 +44,7 @@ class Served:
     config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
     reloads: int = 0
-    held: set[str] = field(default_factory=set)
+    held: dict[str, str] = field(default_factory=dict)
     report: ReloadReport = field(default_factory=lambda: ReloadReport(GroupChanges(unchanged=("mailer",))))
 
     def about(self) -> DaemonAbout:
