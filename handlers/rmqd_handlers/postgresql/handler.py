@@ -385,9 +385,9 @@ async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: An
 
     A value that is refused outside of triggers may also be the default of a column that is not written.
     """
-    name, place = error.diag.constraint_name, _quoted(table.name)
-    if (error.sqlstate or "").startswith("22") and not error.diag.context:
-        return await _state_after(connection, f"INSERT INTO {place} DEFAULT VALUES".encode()) != error.sqlstate
+    name, place, state = error.diag.constraint_name, _quoted(table.name), str(error.sqlstate)
+    if state.startswith("22") and not error.diag.context:
+        return await _state_after(connection, f"INSERT INTO {place} DEFAULT VALUES".encode()) != state
     found = await connection.execute(CONSTRAINED, (name, name, place, place))
     columns = await found.fetchall()
     return not columns or any(is_computed or column in table.written for column, is_computed in columns)

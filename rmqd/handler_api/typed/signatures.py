@@ -109,7 +109,7 @@ def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, 
     parameters = parameters_of(target)
     if depends := [one.name for one in parameters if isinstance(one.default, Depends)]:
         raise ValueError(f"has Depends in its parameter {depends[0]}, which only @rmqd.handler supports")
-    positional = [one for one in parameters if one.kind in _BY_PLACE]
+    positional = [one for one in parameters if one.kind in BY_PLACE]
     required = [one for one in positional if one.default is one.empty]
     missing = [
         one.name
