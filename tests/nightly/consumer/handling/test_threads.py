@@ -7,7 +7,7 @@ import functools
 import gc
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Never
 
 import pytest
 import structlog
@@ -166,7 +166,7 @@ async def _generate() -> AsyncGenerator[None, None]:
     yield
 
 
-def _work(_: object) -> None:
+def _work(_: object) -> Never:
     pytest.fail("the work must not run")
 
 
