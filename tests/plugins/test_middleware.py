@@ -17,7 +17,6 @@ from tests.testing.conftest import rocketmq as rocketmq
 Run = Callable[..., RunResult]
 
 CODE = """
-import asyncio
 events = []
 
 async def outer(batch, call_next):
@@ -41,9 +40,6 @@ async def drop(batch, call_next):
 
 async def forgets(batch, call_next):
     call_next(batch)
-
-async def limits(batch, call_next):
-    await asyncio.wait([asyncio.create_task(call_next(batch))], timeout=0.01)
 
 async def passes_on(batch, call_next):
     await call_next(batch)

@@ -6,6 +6,8 @@ The core of these tests is in tests/plugins/test_middleware.py.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -66,11 +68,16 @@ def test_a_handler_that_awaits_nothing_is_seen_through_middleware(
 
 
 def test_middleware_that_does_not_wait_for_the_handler_is_an_error(
-    rocketmq: RocketMQ, run_handler: Run, events: list[str]
+    rocketmq: RocketMQ, run_handler: Run, events: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    async def limits(batch: Batch, call_next: Callable[[Batch], Coroutine[Any, Any, None]]) -> None:
+        await asyncio.wait([asyncio.create_task(call_next(batch))], timeout=0.01)
+
     async def handle(batch: Batch) -> None:
         await asyncio.sleep(1)
         events.append("handled")
+
+    monkeypatch.setattr("around.limits", limits, raising=False)
 
     rocketmq.send("orders", "one")
     with pytest.raises(HandlerNotAwaitedError, match="the middleware around:limits called call_next without awaiting"):
