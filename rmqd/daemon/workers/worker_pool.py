@@ -46,6 +46,8 @@ class WorkerSpec:
     """The paused scopes by group."""
     imports_again: bool = False
     """As in LocalGroups."""
+    restarts: int = 0
+    """How often code was loaded again. A worker that imported its handlers before the last time is not used."""
 
 
 log = structlog.get_logger(__name__)
@@ -112,7 +114,7 @@ class WorkerPool:
         self._live: dict[int, WorkerProcess] = {}
         self._past: dict[int, ProcessSnapshot] = {}
         self._pauses: dict[str, Pauses] = defaultdict(Pauses)
-        self._restarts = 0
+        self._restarts = self._code_restarts = 0
         self._stop = asyncio.Event()
         self._force_stop = asyncio.Event()
         self._changing = asyncio.Lock()
@@ -167,6 +169,7 @@ class WorkerPool:
         self._check_known(group, WHOLE_GROUP)
         async with self._changing:
             await self._check(self._state.config.of_group(group), [])
+            self._code_restarts += 1
             if refused := await self._ask_all("restart", group):
                 raise ConfigError([f"worker {number}: {problem}" for number, problem in refused])
 
@@ -217,7 +220,7 @@ class WorkerPool:
 
     def _spec(self, number: int, config: RootConfig) -> WorkerSpec:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
-        return WorkerSpec(config, WorkerShare(number, self._count), pauses, self._imports_again)
+        return WorkerSpec(config, WorkerShare(number, self._count), pauses, self._imports_again, self._code_restarts)
 
     async def _supervise(self, number: int, built: _Built | BaseException | None) -> None:
         """Run a worker, and its successors. `built` is the first one, or why it could not be built."""
