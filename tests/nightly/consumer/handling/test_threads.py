@@ -176,7 +176,7 @@ def _work(_: object) -> Never:
         lambda: map(_work, [1]),
         lambda: filter(_work, [1]),
         lambda: itertools.starmap(_work, [(1,)]),
-        lambda: itertools.chain.from_iterable(map(_work, [1])),
+        lambda: itertools.chain(map(_work, [1])),
         lambda: [Coroutines().handle(1)],
         lambda: {"a": (Coroutines().handle(1), Coroutines().handle(2))},
         lambda: [concurrent.futures.Future[None]()],
