@@ -3,8 +3,7 @@
 Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`). An
 exception of a handler is a result. Every other exception ends the group.
 
-`LeftTasks` warns of a task that a handler created but did not await: its messages were acknowledged before the task
-ended.
+`LeftTasks` warns of a task that a handler created but did not await: its messages are acknowledged before it ends.
 
 The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
 creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
@@ -19,7 +18,6 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Sized
 from functools import partial
-from types import FrameType
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -90,10 +88,10 @@ class LeftTasks:
     def _created(self, batch: Callable[[], Batch | None], task: asyncio.Task[Any]) -> None:
         if self._left <= 0 or self._is_reported or (had := batch()) is None:
             return
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and _package(frame.f_globals.get("__name__")) == "asyncio":
+        frame: Any = sys._getframe(2)
+        while frame is not None and (creator := _package(frame.f_globals.get("__name__"))) == "asyncio":
             frame = frame.f_back
-        if frame is not None and _package(frame.f_globals.get("__name__")) == self._package:
+        if frame is not None and creator == self._package:
             self._left -= 1
             task.add_done_callback(partial(self._ended, batch, had))
             self.watch(task, batch)
