@@ -7,6 +7,7 @@ is added before its mark is set, and no mark exists without its entry.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ FIELDS: Final[Mapping[str, Value]] = {
     name: parse_value(name) for name in ("body", "topic", "msg_id", "keys", "tags", "born_timestamp")
 }
 BODY: Final = parse_value("body")
+_TAG: Final = re.compile(r"\{[^}]+\}")
 _SCHEMES: Final = ("redis://", "rediss://", "unix://")
 
 
@@ -135,6 +137,7 @@ class RedisHandler:
         self._home: Redis  # the client of the URL
         self._client: Redis  # the client of the cluster node with the key
         self._nodes: dict[tuple[str, int], Redis] = {}
+        self._prefix = f"rmqd:{{{options.key}}}"  # the braces make a cluster keep the marks on the key's node
 
     async def start(self) -> None:
         """Connect now: a wrong password, or an unavailable Redis, fails the start instead of each message."""
@@ -179,8 +182,12 @@ class RedisHandler:
         former = mark = ""
         if self._options.remember:
             value = self._options.remember_by(opened)
-            former = as_text(value if value not in (None, "") else opened.message.msg_id)
-            mark = f"{opened.message.identity}:{former}"
+            identity, text = (
+                opened.message.identity,
+                as_text(value if value not in (None, "") else opened.message.msg_id),
+            )
+            mark = f"{identity}:{text}"
+            former = mark if identity.replay else text  # a replay adds messages again
         return RedisEntry(mark, former, tuple(self._parts(opened)))
 
     def _parts(self, opened: ParsedMessage) -> list[bytes | str]:
@@ -197,9 +204,8 @@ class RedisHandler:
 
     def _arguments(self, entries: Sequence[RedisEntry]) -> list[bytes | str | int]:
         one = self._options
-        # the braces make a cluster keep the marks on the key's node
         marks = [*(entry.mark for entry in entries), *(entry.former_mark for entry in entries)]
-        keys = [one.key, *(f"rmqd:{{{one.key}}}:{mark}" for mark in marks)]
+        keys = [one.key, *(f"{self._prefix}:{mark}" for mark in marks)]
         add = {"stream": "XADD", "list": "RPUSH", "list_left": "LPUSH"}[one.mode]
         arguments: list[bytes | str | int] = [add, one.max_length, round((one.remember or 0) * 1000)]
         for entry in entries:
@@ -208,8 +214,8 @@ class RedisHandler:
 
     async def _add(self, entries: list[RedisEntry], until: float) -> None:
         """Add the entries once, and wait for replicas until the time `until`. Raises AwayError if too few have them."""
+        from redis.exceptions import ClusterCrossSlotError, MovedError, ReadOnlyError
         from redis.exceptions import ConnectionError as LostError
-        from redis.exceptions import MovedError, ReadOnlyError
 
         # WAIT counts earlier commands on its connection; if the connection breaks, only adding again makes sure
         async with self._slots, self._client.client() as connection:
@@ -221,6 +227,11 @@ class RedisHandler:
             except LostError:
                 # in a cluster, the node may have failed, and other nodes know the key's new owner
                 self._client = self._home
+                raise
+            except ClusterCrossSlotError:
+                # braces in the key itself decide about its node
+                if tag := _TAG.search(self._options.key):
+                    self._prefix = f"rmqd:{tag[0]}:{self._options.key}"
                 raise
             except MovedError as error:
                 self._go_to(error.host, error.port)

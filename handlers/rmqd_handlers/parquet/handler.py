@@ -226,7 +226,8 @@ class Parquet:
         queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
         source = str(message.identity.of_queue(queue))
         if source not in self._queues:
-            former = None if message.lite_topic else queue  # all lite topics share the former name
+            # all lite topics share the former name, and a replay writes messages again
+            former = None if message.lite_topic or message.identity.replay else queue
             self._queues[source] = _QueueFiles(self._store, queue, source, former)
         return self._queues[source]
 

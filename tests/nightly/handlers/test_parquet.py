@@ -442,6 +442,10 @@ async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wro
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(*range(12)))
     assert sorted(listed(tmp_path)) == sorted([*range(10)] * 3 + [10, 11])
+    once_in_group.set(once_of("g2", partial(Identity, "c1", "", "g2", replay="r1")))
+    async with started(tmp_path) as handler:
+        await handler.handle(batch_of(0))
+    assert listed(tmp_path).count(0) == 4  # a replay writes again also what 0.1.0 wrote
 
 
 async def test_messages_of_a_topic_that_was_made_anew_are_other_ones(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -89,13 +90,14 @@ async def test_what_is_remembered_can_be_a_value(redis_server: RedisServer, redi
 
 
 @asynccontextmanager
-async def redis_that_says(answer: str) -> AsyncIterator[str]:
+async def redis_that_says(answer: str | Callable[[list[bytes]], str]) -> AsyncIterator[str]:
     """The URL of a server that answers EVAL so, and all else with OK."""
+    answered = answer if callable(answer) else lambda _: answer
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while count := int((await reader.readline())[1:] or 0):
             parts = [await reader.readexactly(int((await reader.readline())[1:]) + 2) for _ in range(count)]
-            writer.write(f"{answer if parts[0].startswith(b'EVAL') else '+OK'}\r\n".encode())
+            writer.write(f"{answered(parts) if parts[0].startswith(b'EVAL') else '+OK'}\r\n".encode())
         writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -104,7 +106,7 @@ async def redis_that_says(answer: str) -> AsyncIterator[str]:
 
 
 async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: RedisServer, redis_client: Any) -> None:
-    """An empty value is none. What 0.1.0 remembered, which is the value alone, counts for each."""
+    """An empty value is none. What 0.1.0 remembered, which is the value alone, counts for each, but in no replay."""
     redis_client.set("rmqd:{orders}:7", 1)
     options = {"mode": "list", "remember": "1h", "remember_by": "properties.k", "value": "topic"}
     async with started(redis_server, **options) as handler:
@@ -113,7 +115,9 @@ async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: 
             for number, value in enumerate(("7", "8", "8", "", "")):
                 message = testing.make_message(topic=topic, properties={"k": value}, msg_id=f"m{number}")
                 await handler.handle(make_batch(message))
-    assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 9 + [b"t2"] * 3
+        once_in_group.set(once_of("g1", partial(Identity, "c1", "", "g1", replay="r1")))
+        await handler.handle(make_batch(testing.make_message(topic="again", properties={"k": "7"})))
+    assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 9 + [b"t2"] * 3 + [b"again"]
 
 
 async def test_full_memory_is_waited_for_and_told_in_the_words_of_redis(
@@ -141,6 +145,22 @@ async def test_the_node_of_a_cluster_that_has_the_key_is_used(redis_server: Redi
     async with redis_that_says(f"-MOVED 7 127.0.0.1:{redis_server.port}") as url, started(None, url=url) as handler:
         await handler.handle(batch_of(b"1", b"2"))
     assert redis_client.xlen("orders") == 2
+
+
+async def test_marks_are_on_the_node_of_a_key_with_braces() -> None:
+    """A cluster hashes only what is within the first ones."""
+    asked: list[list[bytes]] = []
+
+    def answer(parts: list[bytes]) -> str:
+        keys = parts[3 : 3 + int(parts[2])]
+        asked.append(keys)
+        tags = {found[1] for key in keys if (found := re.search(rb"\{([^}]+)\}", key))}
+        return ":1" if len(tags) == 1 else "-CROSSSLOT Keys in request don't hash to the same slot"
+
+    async with redis_that_says(answer) as url, started(None, url=url, key="{shop}:orders", remember="1h") as handler:
+        await handler.handle(batch_of(b"1"))
+        await handler.handle(batch_of(b"2"))
+    assert len(asked) == 3
 
 
 def test_what_stands_behind_a_message_that_is_retried_is_added_once(
