@@ -36,14 +36,15 @@ SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of
     "54001": ErrorCause.MESSAGE,  # JSON that is nested too deeply
 }
 MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # and MariaDB's; the driver's error class may be too general
-    **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1366), ErrorCause.MESSAGE),
-    **dict.fromkeys((1406, 1411, 1644, 1690, 3140, 3819, 4025), ErrorCause.MESSAGE),
+    **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1300, 1365, 1366), ErrorCause.MESSAGE),
+    **dict.fromkeys((1406, 1411, 1416, 1644, 1690, 3140, 3141, 3819, 4025), ErrorCause.MESSAGE),
+    **dict.fromkeys((3150, 3151, 3155, 3156, 3157), ErrorCause.MESSAGE),  # JSON that is too large, or nested too deeply
     **dict.fromkeys((1216, 1452, 1526), ErrorCause.REFERENCE),  # the last one: no partition for the row
     1364: ErrorCause.COUNTERPART,  # a column without a default that the statement does not name
 }
 DB_API_CLASSES: Final = ("DataError", "IntegrityError")
 """The errors that drivers without error codes raise for values (PEP 249)."""
-HTTP_STATUSES: Final = (400, 413, 415, 422)
+HTTP_STATUSES: Final = (400, 413, 415, 422, 431)
 KAFKA_ERRORS: Final = (
     *("MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "INVALID_TIMESTAMP", "INVALID_RECORD"),
     "_INVALID_DIFFERENT_RECORD",  # another record of the same request is invalid

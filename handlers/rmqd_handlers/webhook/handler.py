@@ -82,7 +82,7 @@ class Webhook:
         on_status: dict[Status, Action] = option(
             {},
             "how to settle messages by status, such as {409: ack, 4xx: dead_letter}: ack, wait, "
-            "retry (a counted attempt) or dead_letter; default: 2xx is ack, 400, 413, 415 and 422 are "
+            "retry (a counted attempt) or dead_letter; default: 2xx is ack, 400, 413, 415, 422 and 431 are "
             "dead_letter, all others are wait",
         )
         timeout: DurationSeconds = option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from rmqd_handlers.faults import ErrorCause, fault_of
 from rmqd_handlers.postgresql import PostgreSql
 from tests.handlers.messages import decided, orders
 from tests.handlers.sql_orders import COLUMNS, MARIADB, ORDERS, POSTGRESQL, SERVERS, STATEMENT, started
@@ -154,3 +155,12 @@ async def test_a_url_that_leads_nowhere_fails_the_start_and_is_not_told() -> Non
             async with started(Shop("", url, None)):
                 pass
         assert "geheim" not in str(raised.value)
+
+
+@pytest.mark.parametrize("number", [1300, 1365, 1416, 3141, 3150, 3151, 3155, 3156, 3157])
+def test_a_value_that_mysql_refuses_is_the_fault_of_its_message_whatever_the_class_of_the_error(number: int) -> None:
+    class OperationalError(Exception):
+        """As PyMySQL raises for numbers that it does not know."""
+
+    assert fault_of(OperationalError(number, "Invalid JSON value"), ("id",)) is ErrorCause.MESSAGE
+    assert fault_of(OperationalError(1467, "Failed to read auto-increment value"), ("id",)) is ErrorCause.COUNTERPART

@@ -241,7 +241,7 @@ async def test_in_an_orderly_group_the_queue_rests_for_the_time_that_a_server_as
     assert decided(batch) == ({1: "again"} if per_call == "message" else {})
 
 
-@pytest.mark.parametrize("refusal", [400, 413])
+@pytest.mark.parametrize("refusal", [400, 413, 431])
 async def test_of_a_batch_that_is_refused_only_the_bad_message_is_a_dead_letter(peer: HttpPeer, refusal: int) -> None:
     """The server takes no call with the third message: first all, then both halves, then the third one alone."""
     peer.answers.extend([status(refusal), status(200), status(refusal), status(refusal), status(503)])
