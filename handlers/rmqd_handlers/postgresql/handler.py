@@ -369,7 +369,7 @@ async def _is_of_values(connection: AsyncConnection[Any], table: Table, row: Row
 
 
 async def _state_after(connection: AsyncConnection[Any], statement: bytes, values: Sequence[Any] = ()) -> str | None:
-    """Return the SQLSTATE with which a statement fails. It changes nothing."""
+    """Return the SQLSTATE if a statement fails; None otherwise. Its changes are rolled back."""
     from psycopg.errors import DatabaseError
 
     try:

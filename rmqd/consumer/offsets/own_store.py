@@ -239,7 +239,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
     """
 
     def __init__(self, client: ClientInstance, group: str, clock: Clock, store: OffsetStore, replay: str = "") -> None:
-        """`replay` is the replay that the group runs: what an earlier replay has stored does not count."""
+        """`replay` is the replay that the group runs. The offsets of earlier replays do not count."""
         super().__init__(client, group, clock)
         self._key_group = f"{group}@{replay}" if replay else group
         self.transactions = OffsetTransactions(store, client.client_id, self._key_of, clock)
