@@ -54,6 +54,7 @@ class HeldClaims:
     def __init__(self, store: ClaimStore, owner: str, clock: Clock) -> None:
         self.failure = ""
         """Why the store's last request failed; empty if it succeeded."""
+        self._waiting = 0  # failed requests that wait for their next attempt
         self._store = store
         self._owner = owner
         self._clock = clock
@@ -192,7 +193,11 @@ class HeldClaims:
         if not self.failure:
             log.warning("claims.store_away", error=str(error))
         self.failure = str(error)
-        await self._clock.sleep(doubled(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
+        self._waiting += 1
+        try:
+            await self._clock.sleep(doubled(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
+        finally:
+            self._waiting -= 1
 
     def _is_back(self) -> None:
         if self.failure:
@@ -203,7 +208,8 @@ class HeldClaims:
         held = [(key, claim.token) for key, claim in self._claims.items() if not claim.is_abandoned]
         if held or self.failure:  # even without claims, a renewal shows whether the store is available again
             await self._store.renew(held)
-            self._is_back()
+            if not self._waiting:  # a store with a full disk accepts a renewal that writes nothing, and refuses claims
+                self._is_back()
 
     async def _send_releases(self) -> None:
         self._news.clear()

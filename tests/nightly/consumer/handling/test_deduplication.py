@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
 
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
-from rmqd.consumer.handling.held_claims import LEASE_SECONDS
+from rmqd.consumer.handling.held_claims import LEASE_SECONDS, HeldClaims
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import ClaimTerms
+from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, ClaimTerms
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
@@ -551,3 +551,25 @@ async def test_in_order_a_dead_letter_is_not_sent_before_what_stands_is_confirme
             await eventually(done(queue), "its next owner has settled it")
     assert handle.keys == ["a", "b", "b"]
     assert [one["offset"] for one in logs if one["event"] == "message.dead_lettered"] == [1]
+
+
+async def test_a_store_with_a_full_disk_stays_away_while_it_refuses_claims() -> None:
+    """It accepts renewals that write nothing, and they are no sign that it is back."""
+
+    class Full:
+        async def claim(self, *_: object) -> object:
+            raise ClaimStoreError("database or disk is full")
+
+        async def renew(self, held: object) -> None: ...
+
+    clock = ManualClock()
+    claims = HeldClaims(cast("ClaimStore", Full()), "one", clock)
+    claim = claims.new()
+    claims.reserve(claim, 0, ("orders", "a"))
+    tasks = [asyncio.create_task(claims.run()), asyncio.create_task(claims.ask(claim, lambda: False))]
+    with capture_logs() as logs:
+        await clock.advance(60)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert [entry["event"] for entry in logs] == ["claims.store_away"]
