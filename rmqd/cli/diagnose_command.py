@@ -82,7 +82,9 @@ def _lines(diagnosis: diagnosis_queries.Diagnosis) -> list[str]:
     """Return the findings as lines: each with its cause, two paragraphs, and its consequences."""
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
-        return [f"{diagnosis.group}: {known}"]
+        waiting = count(diagnosis.catching_up, "message")
+        more = f"; the group is catching up with {waiting}" if diagnosis.catching_up else ""
+        return [f"{diagnosis.group}: {known}{more}"]
     explained = progress_findings.consequences(diagnosis.problems)
     roots = [problem for problem in diagnosis.problems if problem not in explained]
     lines = [f"{diagnosis.group}: {_headline(len(roots), len(explained))}"]

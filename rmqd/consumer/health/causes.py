@@ -230,8 +230,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "claim_store_away",
-        "start the store of `deduplicate`, or check its disk and the network to it; the group resumes automatically (`rmqd "
-        "status {group}`)",
+        "start the store of `deduplicate`, or check its disk and the network to it; the group resumes automatically "
+        "(`rmqd status {group}`)",
         QUEUE | GROUP | STUCK,
         diagnosed_as="slow_handler",
     ),

@@ -82,6 +82,12 @@ def stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueu
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
 
 
+def catching_up(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> int:
+    """Return how many messages wait for long in queues that will have caught up soon."""
+    queues = [queue for queue in _old(before, now) if before.place(queue) != now.place(queue)]
+    return sum(now.waiting(queue) for queue in queues if not _why_slow(before, now, queue))
+
+
 def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield why messages wait for long in queues that have an owner."""
     if now.model != MessageModel.CLUSTERING:  # members keep their offsets themselves

@@ -18,7 +18,7 @@ from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.causes import Problem
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
-from rmqd.operate.diagnosis.progress_findings import judge, needs_second_snapshot, stuck
+from rmqd.operate.diagnosis.progress_findings import catching_up, judge, needs_second_snapshot, stuck
 from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
@@ -149,6 +149,8 @@ class Diagnosis:
     group: str
     problems: tuple[Problem, ...]
     errors: Mapping[str, RmqdError]
+    catching_up: int = 0
+    """How many messages wait in queues that will have caught up within five minutes."""
 
 
 async def diagnose(
@@ -170,7 +172,7 @@ async def diagnose(
         heads=await first_waiting(client, second, stuck(first, second)),
         samples={queue: await _sample(client, queue, second.place(queue) or 0) for queue in second.skewed()},
     )
-    return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors)
+    return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors, catching_up(first, second))
 
 
 async def _snapshot(

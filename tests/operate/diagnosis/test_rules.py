@@ -15,7 +15,7 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     DiagnosisSnapshot,
     TopicFacts,
 )
-from rmqd.operate.diagnosis.progress_findings import consequences, judge, needs_second_snapshot
+from rmqd.operate.diagnosis.progress_findings import catching_up, consequences, judge, needs_second_snapshot
 from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
@@ -237,6 +237,13 @@ def two_looks(
         one = member("one", owned(QUEUES[0], at, **queue), BOTH[1], **values)
         looks.append(snapshot(one, at=NOW + seconds, places=[(at, to, 60.0), (100, 100, 0.0)]))
     return looks[0], looks[1]
+
+
+def test_messages_that_a_group_is_catching_up_with_are_counted() -> None:
+    looks = two_looks(10, 500, 1500, 70, cached_msg_count=800)
+    assert (judge(*looks), catching_up(*looks)) == ([], 1070)
+    assert catching_up(*two_looks(10, 10, 100)) == 0
+    assert catching_up(*two_looks(10, 20, 9000, cached_msg_count=32)) == 0
 
 
 FAILS = ConsumeStatus(consume_failed_tps=0.5)
