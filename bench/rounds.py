@@ -45,7 +45,8 @@ def _commit_round(consumer: PushConsumer) -> Callable[[], Awaitable[object]]:
 
 
 def _watchdog_round(consumer: PushConsumer) -> Callable[[], Awaitable[object]]:
-    return Watchdog(consumer.context, consumer.assigned, RecentResults(consumer.context.clock)).poll
+    results = {"handler": RecentResults(consumer.context.clock)}
+    return Watchdog(consumer.context, consumer.assigned, results).poll
 
 
 ROUNDS: Final = {"commit": _commit_round, "watchdog": _watchdog_round}
