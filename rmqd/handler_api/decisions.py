@@ -127,15 +127,15 @@ _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the a
 
 
 def raise_returned(result: object) -> None:
-    """Raise an exception that a handler returned, or the class of a decision: it has the same effect as raising it.
+    """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
 
-    Raises TypeError for a collection with exceptions, such as one for each message. Does nothing for other results.
+    Raises TypeError for a collection with decisions, such as one for each message. Does nothing for other results.
     """
-    if _is_exception(result):
+    if _is_decision(result):
         raise result
-    if any(map(_is_exception, members_of(result))):
+    if any(map(_is_decision, members_of(result))):
         raise TypeError(
-            f"the handler returned a {type(result).__name__} with exceptions, which belong to no message; "
+            f"the handler returned a {type(result).__name__} with decisions, which belong to no message; "
             "call batch.retry(message) or batch.dead_letter(message) for each, or return one decision"
         )
 
@@ -155,8 +155,10 @@ def members_of(result: object) -> Iterator[object]:
 _COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
 
 
-def _is_exception(result: object) -> TypeGuard[BaseException | type[BaseException]]:
-    return isinstance(result, BaseException) or (isinstance(result, type) and issubclass(result, DECISIONS))
+def _is_decision(result: object) -> TypeGuard[BaseException | type[BaseException]]:
+    if isinstance(result, BaseException):
+        return any(isinstance(leaf, DECISIONS) for leaf in leaves_of(result))
+    return isinstance(result, type) and issubclass(result, DECISIONS)
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

@@ -46,7 +46,7 @@ class HandlerEndedError(RmqdError):
 
 
 def check_result(result: object, handler_name: str) -> None:
-    """Raise an exception that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator, also
+    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator, also
     in a collection.
 
     Other results have no meaning.

@@ -199,12 +199,11 @@ async def test_a_list_of_done_futures_is_a_result() -> None:
 @pytest.mark.parametrize(
     ("result", "expected"),
     [
-        (ValueError("full"), ValueError),
         (ExceptionGroup("", [Retry(1)]), ExceptionGroup),
-        ([None, ValueError("full")], TypeError),  # as of gather(return_exceptions=True)
+        ([None, Retry(1)], TypeError),  # as of gather(return_exceptions=True)
         ({"a": [DeadLetter]}, TypeError),
     ],
 )
-async def test_a_returned_exception_is_raised(result: object, expected: type[Exception]) -> None:
+async def test_a_returned_decision_is_raised_also_out_of_a_group(result: object, expected: type[Exception]) -> None:
     with pytest.raises(expected):
         await call(lambda _: result)
