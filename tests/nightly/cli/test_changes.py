@@ -76,7 +76,7 @@ def test_a_reset_that_cannot_be_made_changes_nothing(cluster: Cluster, tmp_path:
     cluster.create_topic("%DLQ%keeper", 1)
     (tmp_path / "backups").write_text("a file instead of the folder")
     for group, topic, told in (
-        ("keeper", "kept", "nothing was changed"),
+        ("keeper", "kept", "so kept is not reset: File exists"),
         ("unknown", "kept", "no broker of topic kept knows group unknown"),
         ("keeper", "absent", "no route for topic absent"),
         ("keeper", "%LMQ%kept", "light message queue"),

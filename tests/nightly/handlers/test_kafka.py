@@ -251,8 +251,10 @@ def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
     refused = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=True)
     left_out = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=False)
 
-    again = again_for(written, [None, refused, None, None, refused, None], lambda failure: failure.is_refusal)
-    none = again_for(written, [left_out, None, None, None, None, None], lambda failure: failure.is_refusal)
+    again, none = (
+        again_for(written, failures, lambda failure: failure.is_sent and failure.is_refusal)
+        for failures in ([None, refused, None, None, refused, None], [left_out, None, None, None, None, None])
+    )
 
     assert [record.value for _, record in again] == [b"1", b"3", b"4"]
     assert none == []
