@@ -214,7 +214,7 @@ class RowCopy:
     statement: str
     json_columns: frozenset[str]
     keys: frozenset[str] = frozenset()
-    """Columns that must not be null: in a unique index, null differs from null."""
+    """Columns that must not be null, because a unique index usually treats each null as a different value."""
     refuse: str = ""
     """The statement that stages a refused row with its reason; empty if a refused row should fail the task."""
 
@@ -271,7 +271,7 @@ class RowCopy:
                 continue
             values = _python_values(name, column, bad)
             if name in self.keys and column.null_count:
-                told = f'null value in column "{name}" of the key, which is not-null'
+                told = f'null value in column "{name}", which is one of keys; expected a value'
                 bad |= {number: told for number, value in enumerate(values) if value is None and number not in bad}
             if name in self.json_columns:
                 to_json = _json_of(column.type)
