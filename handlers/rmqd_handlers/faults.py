@@ -38,7 +38,8 @@ SQLSTATES: Final[Mapping[str, ErrorCause]] = {  # classes and complete codes, of
 MYSQL_NUMBERS: Final[Mapping[int, ErrorCause]] = {  # and MariaDB's; the driver's error class may be too general
     **dict.fromkeys((1048, 1062, 1118, 1153, 1264, 1265, 1292, 1300, 1365, 1366), ErrorCause.MESSAGE),
     **dict.fromkeys((1406, 1411, 1416, 1644, 1690, 3140, 3141, 3819, 4025), ErrorCause.MESSAGE),
-    **dict.fromkeys((3150, 3151, 3155, 3156, 3157), ErrorCause.MESSAGE),  # JSON that is too large, or nested too deeply
+    # JSON that is too large or nested too deeply, or has another type or range than an indexed column
+    **dict.fromkeys((3150, 3151, 3155, 3156, 3157), ErrorCause.MESSAGE),
     **dict.fromkeys((1216, 1452, 1526), ErrorCause.REFERENCE),  # the last one: no partition for the row
     1364: ErrorCause.COUNTERPART,  # a column without a default that the statement does not name
 }

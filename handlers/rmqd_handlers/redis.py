@@ -65,7 +65,7 @@ class RedisEntry:
     mark: str
     """The key that remembers it: the identity of its topic, and its value."""
     former_mark: str
-    """The key of rmqd 0.1.0: only its value."""
+    """The key of rmqd 0.1.0, which is only its value. In a replay the same key as `mark`."""
     parts: tuple[bytes | str, ...]
     """Names and values of a stream's entry, or the one element of a list."""
 
@@ -182,10 +182,8 @@ class RedisHandler:
         former = mark = ""
         if self._options.remember:
             value = self._options.remember_by(opened)
-            identity, text = (
-                opened.message.identity,
-                as_text(value if value not in (None, "") else opened.message.msg_id),
-            )
+            identity = opened.message.identity
+            text = as_text(value if value not in (None, "") else opened.message.msg_id)
             mark = f"{identity}:{text}"
             former = mark if identity.replay else text  # a replay adds messages again
         return RedisEntry(mark, former, tuple(self._parts(opened)))

@@ -153,7 +153,7 @@ class ClientOptions(ClientKeys):
 
     @property
     def all_namespaces(self) -> str:
-        """Both namespaces: the users that share the cluster with others."""
+        """Both namespaces, joined by a plus sign. They separate the users of a shared cluster."""
         return "+".join(filter(None, (self.namespace, self.namespace_v2)))
 
     @property

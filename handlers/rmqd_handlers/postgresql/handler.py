@@ -363,7 +363,7 @@ class PostgreSql(RowHandler[Table]):
 
 
 async def _is_of_values(connection: AsyncConnection[Any], table: Table, row: Row, error: Any) -> bool:
-    """Return whether a column's type refuses a value of the row. Types such as tsquery and geometry have own codes."""
+    """Return whether a column's type refuses a value of the row. Types such as tsquery have their own codes."""
     nothing = await _state_after(connection, table.convert(), [None] * len(row))
     return nothing is None and await _state_after(connection, table.convert(), row) == error.sqlstate
 
