@@ -383,11 +383,12 @@ async def _state_after(connection: AsyncConnection[Any], statement: bytes, value
 async def _may_satisfy(connection: AsyncConnection[Any], table: Table, error: Any) -> bool:
     """Return whether other values may satisfy the violated constraint: it has a written column, or a computed value.
 
-    A value that is refused outside of triggers may also be the default of a column that is not written.
+    A value that is refused outside of triggers may also be the default of a column that is not written. If so, a row of
+    nulls is refused too.
     """
     name, place, state = error.diag.constraint_name, _quoted(table.name), str(error.sqlstate)
     if state.startswith("22") and not error.diag.context:
-        return await _state_after(connection, f"INSERT INTO {place} DEFAULT VALUES".encode()) != state
+        return await _state_after(connection, table.insert(), [None] * len(table.columns)) != state
     found = await connection.execute(CONSTRAINED, (name, name, place, place))
     columns = await found.fetchall()
     return not columns or any(is_computed or column in table.written for column, is_computed in columns)

@@ -98,6 +98,17 @@ async def test_a_constraint_of_a_partition_is_judged_by_its_columns(shop: Shop) 
 
 
 @POSTGRESQL
+async def test_a_computed_column_that_refuses_a_value_and_the_defaults_is_the_fault_of_its_message(shop: Shop) -> None:
+    computed = "rate bigint GENERATED ALWAYS AS (cents / id) STORED"
+    shop.query(f"CREATE TABLE orders (id bigint DEFAULT 0, cents bigint DEFAULT 0, {computed})")
+    batch = orders({"id": 1, "cents": 6}, {"id": 0, "cents": 6}, {"id": 3, "cents": 6})
+    async with started("postgresql", shop, retry_for="0s") as handler:
+        await handler.handle(batch)
+    assert decided(batch)[1][0] == "dead_letter"
+    assert shop.query("SELECT rate FROM orders ORDER BY id") == [(6,), (2,)]
+
+
+@POSTGRESQL
 @pytest.mark.parametrize("mode", ["insert", "copy"])
 async def test_a_value_that_its_type_refuses_with_an_own_code_is_the_fault_of_its_message(
     shop: Shop, mode: str
