@@ -94,7 +94,7 @@ class LeftTasks:
         if frame is not None and creator == self._package:
             self._left -= 1
             task.add_done_callback(partial(self._ended, batch, had))
-            self.watch(task, batch)
+            self.watch(task, lambda: had if batch() is had else None)
 
     def _ended(self, batch: Callable[[], Batch | None], had: Batch, task: asyncio.Task[Any]) -> None:
         if batch() is not had and not self._is_reported and not task.cancelled():

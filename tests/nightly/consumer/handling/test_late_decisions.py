@@ -158,3 +158,30 @@ async def test_a_task_of_an_awaited_task_is_told_too(pool: StartPool) -> None:
             queue = running.queue(1)
             await eventually(lambda: done(queue)() and all(one.done() for one in TASKS), "all is done")
     assert [line["task"] for line in logs if line["event"] == "handler.task_left"] == ["sleep"]
+
+
+async def test_the_tasks_of_a_task_that_serves_all_calls_are_not_told(pool: StartPool) -> None:
+    """The first call starts that task, which does more once it has confirmed a message."""
+    waiting, ended = asyncio.Queue[asyncio.Future[None]](), list[asyncio.Task[None]]()
+    serving: list[asyncio.Task[None]] = []
+
+    async def serve() -> None:
+        while True:
+            confirmed = await waiting.get()
+            ended.append(asyncio.create_task(asyncio.sleep(0.01)))
+            confirmed.set_result(None)
+
+    async def handle(batch: Batch) -> None:
+        if not serving:
+            serving.append(asyncio.create_task(serve()))
+            return
+        await waiting.put(confirmed := asyncio.get_running_loop().create_future())
+        await confirmed
+
+    with capture_logs() as logs:
+        async with pool(handle, concurrency=1) as running:
+            queue = running.queue(3)
+            await eventually(lambda: done(queue)() and all(one.done() for one in ended), "all is done")
+    serving[0].cancel()
+    assert len(ended) == 2
+    assert "handler.task_left" not in [line["event"] for line in logs]
