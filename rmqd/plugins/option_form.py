@@ -195,7 +195,7 @@ def model_of(
 
 def _has_options(kind: object) -> bool:
     """Return whether the options, a dict, may have this type."""
-    if not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
+    if kind is Any or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False):
         return True
     return issubclass(kind, Mapping) or issubclass(dict, kind)
 

@@ -193,6 +193,7 @@ def names(batch, names: list[str]): ...
 def plain(batch, options: Plain): ...
 def keys(batch, options: Keys): return options
 def mapping(batch, options: typing.Mapping[str, int]): return options
+def anything(batch, options: typing.Any): return options
 def maybe(batch, options: Model | None = None): return options
 def annotated(batch, options: typing.Annotated[Model, "for mails"]): return options
 
@@ -255,7 +256,7 @@ def test_arguments_that_the_handler_would_not_get_are_refused(name: str, said: s
 
 
 @pytest.mark.usefixtures("options_types")
-@pytest.mark.parametrize("name", ["keys", "mapping", "maybe", "annotated", "typed_derived"])
+@pytest.mark.parametrize("name", ["keys", "mapping", "anything", "maybe", "annotated", "typed_derived"])
 def test_options_of_their_type_are_accepted(name: str) -> None:
     options = handler(f"types_of_options:{name}").handle
     assert name == "typed_derived" or getattr(options(BATCH), "size", None) == {"maybe": 3, "annotated": 3}.get(name)
