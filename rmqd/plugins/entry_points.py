@@ -79,7 +79,7 @@ def import_object(kind: str, entry_points: list[EntryPoint], otherwise: str = "m
     except (Exception, SystemExit) as error:  # importing runs the plugin's code, which may raise anything
         owner = f" of {entry_point.dist.name}" if entry_point.dist else ""
         raise plugin_fault(f"{entry_point.value}{owner} cannot be imported: {why(error)}; {IMPORTABLE}") from error
-    _refuse_method(entry_point.name, entry_point.module, entry_point.attr)
+    _refuse_method(entry_point.name, entry_point.module, entry_point.attr or "")  # None for a module
     return target
 
 

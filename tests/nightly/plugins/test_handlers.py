@@ -98,7 +98,7 @@ def test_a_model_may_say_itself_what_becomes_of_other_keys(plugin: str) -> None:
 
 
 def test_a_broken_entry_point_names_its_distribution(site: Path) -> None:
-    install(site, "shop", "1.2", "broken = absent:handle", "attribute = shop:absent")
+    install(site, "shop", "1.2", "broken = absent:handle", "attribute = shop:absent", "whole = shop")
     place = "test.yaml:6:15: groups.mailer.handler.plugin"
     assert problems(text("broken"), to_run=True) == [
         f"{place}: absent:handle of shop cannot be imported: ModuleNotFoundError: No module named 'absent'; "
@@ -106,6 +106,8 @@ def test_a_broken_entry_point_names_its_distribution(site: Path) -> None:
     ]
     (found,) = problems(text("attribute"), to_run=True)
     assert found.startswith(f"{place}: shop:absent of shop cannot be imported: AttributeError: ")
+    (found,) = problems(text("whole"), to_run=True)
+    assert found.startswith(f"{place}: the plugin is a module, not a handler; ")
 
 
 def test_a_name_that_two_distributions_have_is_refused(site: Path) -> None:
