@@ -82,8 +82,9 @@ def is_async(target: Callable[..., Any]) -> bool:
 def yields(target: Callable[..., Any]) -> bool:
     """Return whether the callable is a generator function: calling it runs none of its code."""
     function = function_of(target)
-    if getattr(function, "__globals__", None) is vars(contextlib):  # a helper of `contextlib.contextmanager`
-        function = inspect.unwrap(function)
+    # only helpers of contextlib are unwrapped: another decorator may run the generator
+    while getattr(function, "__globals__", None) is vars(contextlib):
+        function = getattr(function, "__wrapped__", None)
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 

@@ -44,6 +44,18 @@ def test_a_generator_for_a_with_statement_is_no_handler(shop: Path, name: str) -
     assert "the plugin is a handler with yield, which would never run" in problem
 
 
+def test_a_generator_that_a_decorator_runs_is_a_handler(shop: Path) -> None:
+    (shop / "steps.py").write_text(
+        "import contextlib, functools\n"
+        "def run(function):\n"
+        "    return functools.wraps(function)(lambda batch: [*function(batch)])\n"
+        "@contextlib.contextmanager\n"
+        "def timed():\n    yield\n"
+        "@timed()\n@run\ndef handle(batch):\n    yield batch\n"
+    )
+    assert handler("steps:handle").handle(BATCH) == [BATCH]
+
+
 def test_options_from_variables_are_ordinary_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENDER", "a@b")
     loaded = handler("shop:two", "{sender: '${SENDER}', list: ['${SENDER}']}")
