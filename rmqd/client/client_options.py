@@ -153,7 +153,7 @@ class ClientOptions(ClientKeys):
 
     @property
     def all_namespaces(self) -> str:
-        """Both namespaces, joined by a plus sign. They separate the users of a shared cluster."""
+        """`namespace` and `namespace_v2`, joined by a plus sign if both are set."""
         return "+".join(filter(None, (self.namespace, self.namespace_v2)))
 
     @property

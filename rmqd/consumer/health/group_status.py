@@ -128,13 +128,13 @@ WELL_SHARE: Final = 0.5
 
 
 class RecentResults:
-    """Watches the attempts of one group's handler, or of its canary. Call `poll` about every POLL_SECONDS with the
-    group's counters.
+    """Watches the attempts of one group's handler, or of its canary.
+
+    Call `poll` about every POLL_SECONDS with the group's counters.
 
     The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less than
-    one success in ten does not end the row, with a canary less than one in two. The problem ends when half of the
-    attempts succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works
-    again.
+    one success in ten does not end the row; for a canary, less than one in two. The problem ends when half of the
+    attempts succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP", canary: Canary | None = None) -> None:

@@ -118,7 +118,7 @@ class Watchdog:
     def __init__(
         self, context: GroupContext, assigned: Mapping[MessageQueue, Assignment], results: Mapping[str, RecentResults]
     ) -> None:
-        """`results` has those of the handler and of its canary, by a name for each."""
+        """`results` watches the attempts of the handler and of its canary, by the name of their problem."""
         self._context = context
         self._assigned = assigned
         self._results = results
