@@ -109,7 +109,10 @@ _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGN
 def meant_filter(expression: str, kind: str) -> str | None:
     """Return the probably intended filter if this one matches no message; None if this one is fine."""
     straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
-    condition = _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
+    named = "TAGS" in straight  # then `tag` is a property
+    condition = (
+        straight if named else _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
+    )
     if kind == EXPRESSION_SQL92:
         return None if condition == expression.strip() else f"{{sql: {quoted(condition)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
