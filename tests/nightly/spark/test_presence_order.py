@@ -102,7 +102,7 @@ async def test_a_local_member_that_runs_gives_no_queue_to_a_driver_that_looks_in
         await eventually(lambda: len(one.owned()) == 2, "it has all queues")
         before, looked = one.consumer.snapshot().rebalances, len(said(scripted))
         await scripted.gain(GROUP, SPARK)
-        await eventually(lambda: len(said(scripted)) > looked + 4, "it has seen the driver, twice")
+        await eventually(lambda: len(said(scripted)) >= looked + 2, "it has seen the driver, twice")
         await scripted.lose(SPARK)
         assert one.consumer.snapshot().rebalances == before
         assert len(one.owned()) == 2

@@ -27,7 +27,7 @@ def test_an_old_pyspark_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch
     """4.1 has no limits for Python sources."""
     check_versions()
     monkeypatch.setattr(pyspark, "__version__", "4.1.2")
-    with pytest.raises(RmqdError, match=r"needs PySpark 4.2 or later, but 4.1.2 is installed.*pip install -U"):
+    with pytest.raises(RmqdError, match=r"needs PySpark 4.2 or later, but 4.1.2 is installed.*run pip install '"):
         check_versions()
 
 
