@@ -119,7 +119,7 @@ bench-spark: spark ## Spark beside the raw puller, Kafka's source, mapInArrow an
 simulate: venv ## histories of groups and brokers that break, on simulated hosts; ARGS="--seed 1 --timeline", or --count, --seconds, --shrink, --planted
 	$(PYTHON) -m tests.nightly.simulation $(if $(ARGS),$(ARGS),--count 1000000 --seconds 60)
 
-campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, handlers, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_tables, spark_cluster, spark_connect; or on an older RocketMQ: 4.9.7
+campaign: $(if $(filter fuzz,$(NAME)),$(VENV)/.fuzz,venv) ## a long run with faults: make campaign alerts, churn, orderly, owners, faults, durability, dlq_replay, fuzz, grow, handlers, histories, simulation, planted, mutants, pop, spark_moves, spark_kills, spark_tables, spark_cluster, spark_connect
 	$(PYTHON) -m tests.nightly.campaigns $(NAME) $(ARGS)
 
 conformance: venv ## each behaviour beside Java's, to docs/proof/conformance.md; VERSION=embedded, or 4.9.7

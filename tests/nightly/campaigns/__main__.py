@@ -30,7 +30,6 @@ from tests.nightly.campaigns.lagging_slave import with_slave
 from tests.nightly.campaigns.mutant_rooms import ROOMS
 from tests.nightly.campaigns.mutants import MutantsError
 from tests.nightly.campaigns.mutants import run as run_mutants
-from tests.nightly.campaigns.older import Older
 from tests.nightly.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.nightly.campaigns.owners import Owners, OwnersPlan
 from tests.nightly.campaigns.planted import run as look_for_planted
@@ -50,7 +49,6 @@ from tests.rocketmq.archives import prepare
 from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 
-OLDER = "4.9.7"
 CAMPAIGN_ERRORS = (ClusterError, FuzzError, MutantsError, OrderlyError, SimulationError)
 MORE_TO_DO = "there is more to do: the command above goes on"
 MESSAGES_PER_WORKER = 6000  # half a minute of them, for each that is killed
@@ -143,16 +141,6 @@ def owners(options: argparse.Namespace) -> bool:
     print(result.report(), flush=True)
     for row in result.rows():
         add_row("owners", row)
-    return result.passed
-
-
-def older(options: argparse.Namespace) -> bool:
-    """Every test that needs a RocketMQ against 4.9.7; docs/proof/conformance.md gets what differs there."""
-    directory = _directory(OLDER, options)
-    say(f"to go on after an interruption: python -m tests.nightly.campaigns {OLDER} --dir {directory}")
-    result = Older(OLDER, directory).run()
-    print(result.report(), flush=True)
-    add_row(OLDER, result.cells())
     return result.passed
 
 
@@ -504,9 +492,6 @@ def main() -> int:
     sub.add_argument("--rooms", default=",".join(ROOMS), help="which, with commas (default %(default)s)")
     sub.add_argument("--every", type=int, default=1, metavar="N", help="judge every N-th mutant (default: all)")
     sub.add_argument("--dir", help="where a run keeps its files; that of an earlier run judges again what could differ")
-    sub = commands.add_parser(OLDER, help=older.__doc__, description=older.__doc__)
-    sub.set_defaults(call=older)
-    sub.add_argument("--dir", help="where a run keeps its files; that of an interrupted run goes on")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that members and brokers end with us
     try:
