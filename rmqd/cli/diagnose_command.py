@@ -19,7 +19,7 @@ from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
     from rmqd.client import instance
-    from rmqd.operate.diagnosis import cluster_findings, progress_findings
+    from rmqd.operate.diagnosis import cluster_findings, judge
     from rmqd.operate.queries import diagnosis_queries
 
 WIDTH = 80
@@ -69,7 +69,7 @@ def _ask_daemon(cluster: ClusterOptions, group: str, http: str | None) -> Mappin
 
 
 def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:
-    explained = progress_findings.consequences(diagnosis.problems)
+    explained = judge.consequences(diagnosis.problems)
     findings = [
         {"cause": one.cause, "evidence": one.evidence, "next": one.next}
         | ({"consequence_of": explained[one].cause} if one in explained else {})
@@ -85,7 +85,7 @@ def _lines(diagnosis: diagnosis_queries.Diagnosis) -> list[str]:
         waiting = count(diagnosis.catching_up, "message")
         more = f"; the group is catching up with {waiting}" if diagnosis.catching_up else ""
         return [f"{diagnosis.group}: {known}{more}"]
-    explained = progress_findings.consequences(diagnosis.problems)
+    explained = judge.consequences(diagnosis.problems)
     roots = [problem for problem in diagnosis.problems if problem not in explained]
     lines = [f"{diagnosis.group}: {_headline(len(roots), len(explained))}"]
     for number, problem in enumerate(roots, 1):

@@ -1,17 +1,14 @@
-"""Rules that explain why messages wait, and the diagnosis: all rules, with the findings in order of urgency."""
+"""Rules that explain why messages wait."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from rmqd.client.group_reader import MemberReport
-from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem, found
+from rmqd.consumer.health.causes import CAUSES, found
 from rmqd.consumer.health.group_problems import messages, named, places, span, wait
-from rmqd.operate.diagnosis import cluster_findings as cluster
-from rmqd.operate.diagnosis import member_findings as members
 from rmqd.operate.diagnosis.diagnosis_facts import FAILING_SHARE, MIN_FAILED, DiagnosisSnapshot, Finding
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
@@ -236,12 +233,11 @@ _STEPS: Final = {
 
 
 def _old(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
-    return [
-        queue for queue in before.queues.keys() & now.queues.keys() if _is_old(before, queue) and _is_old(now, queue)
-    ]
+    return [queue for queue in before.queues.keys() & now.queues.keys() if is_old(before, queue) and is_old(now, queue)]
 
 
-def _is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
+def is_old(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:
+    """Return whether messages wait for long in a queue."""
     ends = snapshot.queues[queue]
     place = snapshot.place(queue)
     if place is None and snapshot.pulled(queue) is not None:
@@ -267,89 +263,3 @@ def _keys(keys: str | None) -> str:
 
 def _rate(per_second: float) -> str:
     return f"{per_second:.1f}/s" if per_second >= 0.1 or not per_second else f"{per_second * 60:.0f}/min"
-
-
-PAGE: Final = "docs/diagnosing.md"
-_RULES: Final = (
-    cluster.brokers,
-    cluster.topics,
-    cluster.settings,
-    cluster.members,
-    members.conflicts,
-    members.unlike,
-    members.pauses,
-    members.owners,
-    illegal_offsets,
-    failures,
-)
-
-
-def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
-    """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
-    if any(one.momentary for one in _seen(first).values()):
-        return True
-    return bool(first.members) and any(_is_old(first, queue) for queue in first.queues)
-
-
-def judge(
-    first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None, of_daemon: Iterable[Finding] = ()
-) -> list[Problem]:
-    """Return the problems, the likeliest cause first, and its `consequences` after it; empty if the group is healthy.
-
-    Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
-    """
-    before, now = _seen(first), _seen(first if second is None else second)
-    certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
-    waiting = [] if second is None else [*waits(first, second)]
-    told = list(of_daemon)
-    if any(one.problem.cause == "canary_failed" for one in told):  # the canary is at fault, not its messages
-        certain = [one for one in certain if one.problem.cause != "poison_message"]
-    return _in_order(_told_once(told, certain, waiting))
-
-
-def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
-    return {one.key: one for rule in _RULES for one in rule(snapshot)}
-
-
-def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
-    """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
-    the daemon reports the group first, and then the more precise problems of queues.
-    """
-    joined = [*certain, *waits]
-    for one in of_daemon:
-        place = next((place for place, other in enumerate(joined) if _is_same(one, other)), len(joined))
-        if same := joined[place:]:
-            evidence = f"{same[0].problem.evidence}; {one.problem.evidence}"
-            one = replace(same[0], problem=replace(same[0].problem, evidence=evidence, next=one.problem.next))
-        joined[place : place + 1] = [one]
-    return joined
-
-
-def _is_same(one: Finding, other: Finding) -> bool:
-    """Whether two findings have the same cause, and are about the same queues if both are about queues."""
-    causes = {CAUSES[it.problem.cause].diagnosed_as or it.problem.cause for it in (one, other)}
-    return len(causes) == 1 and (bool(one.queues & other.queues) or not (one.queues and other.queues))
-
-
-def consequences(problems: Sequence[Problem]) -> dict[Problem, Problem]:
-    """Return the problems that another one explains, each with its cause. A consequence explains nothing itself."""
-    explained: dict[Problem, Problem] = {}
-    for cause in problems:
-        if cause not in explained:
-            names = CAUSES[cause.cause].explains.split()
-            explained |= {one: cause for one in problems if one.cause in names and one not in explained}
-    return explained
-
-
-def _in_order(findings: Sequence[Finding]) -> list[Problem]:
-    problems: dict[tuple[str, str], Problem] = {}
-    for finding in findings:
-        problem = finding.problem
-        name = CAUSES[problem.cause].diagnosed_as or problem.cause
-        complete = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
-        problems.setdefault((name, problem.evidence), complete)
-    ordered = sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))
-    explained = consequences(ordered)
-    roots = [one for one in ordered if one not in explained]
-    follow = {root: [replace(one, next=root.next) for one in ordered if explained.get(one) is root] for root in roots}
-    return [one for root in roots for one in (root, *follow[root])]

@@ -18,7 +18,8 @@ from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.causes import Problem
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
-from rmqd.operate.diagnosis.progress_findings import catching_up, judge, needs_second_snapshot, stuck
+from rmqd.operate.diagnosis.judge import judge, needs_second_snapshot
+from rmqd.operate.diagnosis.progress_findings import catching_up, stuck
 from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection

@@ -15,7 +15,8 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     DiagnosisSnapshot,
     TopicFacts,
 )
-from rmqd.operate.diagnosis.progress_findings import catching_up, consequences, judge, needs_second_snapshot
+from rmqd.operate.diagnosis.judge import consequences, judge, needs_second_snapshot
+from rmqd.operate.diagnosis.progress_findings import catching_up
 from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo

@@ -1,0 +1,98 @@
+"""The diagnosis: all rules, with their findings in order of urgency."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem
+from rmqd.operate.diagnosis import cluster_findings as cluster
+from rmqd.operate.diagnosis import member_findings as members
+from rmqd.operate.diagnosis import progress_findings as progress
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding
+
+PAGE: Final = "docs/diagnosing.md"
+_RULES: Final = (
+    cluster.brokers,
+    cluster.topics,
+    cluster.settings,
+    cluster.members,
+    members.conflicts,
+    members.unlike,
+    members.pauses,
+    members.owners,
+    progress.illegal_offsets,
+    progress.failures,
+)
+
+
+def needs_second_snapshot(first: DiagnosisSnapshot) -> bool:
+    """Return whether one snapshot could mislead, because a finding may be momentary, or messages wait for long."""
+    if any(one.momentary for one in _seen(first).values()):
+        return True
+    return bool(first.members) and any(progress.is_old(first, queue) for queue in first.queues)
+
+
+def judge(
+    first: DiagnosisSnapshot, second: DiagnosisSnapshot | None = None, of_daemon: Iterable[Finding] = ()
+) -> list[Problem]:
+    """Return the problems, the likeliest cause first, and its `consequences` after it; empty if the group is healthy.
+
+    Without a second snapshot, momentary findings do not count. `of_daemon` are a daemon's findings.
+    """
+    before, now = _seen(first), _seen(first if second is None else second)
+    certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
+    waiting = [] if second is None else [*progress.waits(first, second)]
+    told = list(of_daemon)
+    if any(one.problem.cause == "canary_failed" for one in told):  # the canary is at fault, not its messages
+        certain = [one for one in certain if one.problem.cause != "poison_message"]
+    return _in_order(_told_once(told, certain, waiting))
+
+
+def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
+    return {one.key: one for rule in _RULES for one in rule(snapshot)}
+
+
+def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
+    """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
+    the daemon reports the group first, and then the more precise problems of queues.
+    """
+    joined = [*certain, *waits]
+    for one in of_daemon:
+        place = next((place for place, other in enumerate(joined) if _is_same(one, other)), len(joined))
+        if same := joined[place:]:
+            evidence = f"{same[0].problem.evidence}; {one.problem.evidence}"
+            one = replace(same[0], problem=replace(same[0].problem, evidence=evidence, next=one.problem.next))
+        joined[place : place + 1] = [one]
+    return joined
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    """Whether two findings have the same cause, and are about the same queues if both are about queues."""
+    causes = {CAUSES[it.problem.cause].diagnosed_as or it.problem.cause for it in (one, other)}
+    return len(causes) == 1 and (bool(one.queues & other.queues) or not (one.queues and other.queues))
+
+
+def consequences(problems: Sequence[Problem]) -> dict[Problem, Problem]:
+    """Return the problems that another one explains, each with its cause. A consequence explains nothing itself."""
+    explained: dict[Problem, Problem] = {}
+    for cause in problems:
+        if cause not in explained:
+            names = CAUSES[cause.cause].explains.split()
+            explained |= {one: cause for one in problems if one.cause in names and one not in explained}
+    return explained
+
+
+def _in_order(findings: Sequence[Finding]) -> list[Problem]:
+    problems: dict[tuple[str, str], Problem] = {}
+    for finding in findings:
+        problem = finding.problem
+        name = CAUSES[problem.cause].diagnosed_as or problem.cause
+        complete = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
+        problems.setdefault((name, problem.evidence), complete)
+    ordered = sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))
+    explained = consequences(ordered)
+    roots = [one for one in ordered if one not in explained]
+    follow = {root: [replace(one, next=root.next) for one in ordered if explained.get(one) is root] for root in roots}
+    return [one for root in roots for one in (root, *follow[root])]
