@@ -19,7 +19,9 @@ from rmqd.errors.broker_errors import (
     SubscriptionGroupNotExistError,
 )
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody, LockBatchResponseBody
+from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.encode import StoredMessage, encode_message
 from tests.client.peer import Peer, Reply
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -91,6 +93,35 @@ async def test_the_offsets_of_a_queue(remoting: RemotingClient, peer: Peer) -> N
     assert await offset.earliest_store_time(remoting, peer.address, QUEUE) is None
     peer.on(RequestCode.GET_EARLIEST_MSG_STORETIME, Reply(ext_fields={"timestamp": "1700000000000"}))
     assert await offset.earliest_store_time(remoting, peer.address, QUEUE) == 1700000000000
+
+
+STORED_AT = (10, 20, 20, 20, 40)
+
+
+@pytest.mark.parametrize(("time", "nearest", "first"), [(5, 0, 0), (20, 2, 1), (25, 3, 4), (35, 4, 4), (50, 4, 5)])
+async def test_the_first_message_of_a_time_at_older_brokers(
+    remoting: RemotingClient, peer: Peer, time: int, nearest: int, first: int
+) -> None:
+    """They return the nearest message; only its store time shows on which side it is."""
+
+    def pull(command: RemotingCommand) -> Reply:
+        at = int(command.ext_fields["queueOffset"])
+        ends = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(at + 1), "minOffset": "0", "maxOffset": "5"}
+        return Reply(
+            0,
+            "FOUND",
+            ends,
+            encode_message(
+                StoredMessage(topic="T", body=b"", queue_id=3, queue_offset=at, store_timestamp=STORED_AT[at])
+            ),
+        )
+
+    peer.version = 407
+    peer.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Reply(ext_fields={"offset": str(nearest)}))
+    peer.on(RequestCode.PULL_MESSAGE, pull)
+    assert await offset.search_offset(remoting, peer.address, QUEUE, time) == first
+    peer.on(RequestCode.PULL_MESSAGE, Reply(ResponseCode.NO_PERMISSION, "no"))
+    assert await offset.search_offset(remoting, peer.address, QUEUE, time) == nearest
 
 
 @pytest.mark.parametrize("fields", [{}, {"offset": "many"}])

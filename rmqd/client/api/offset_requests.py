@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from rmqd.client.api.pull_requests import read_part
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.errors.broker_errors import QueryNotFoundError
+from rmqd.errors.broker_errors import NoPermissionError, QueryNotFoundError
 from rmqd.wire.headers.group_headers import (
     GetEarliestMsgStoretimeRequestHeader,
     GetEarliestMsgStoretimeResponseHeader,
@@ -20,9 +21,11 @@ from rmqd.wire.headers.group_headers import (
 )
 from rmqd.wire.headers.request_header import RequestHeader
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import decode_messages
 
 RESET_WAITS: Final = "Offset has been previously reset"
 DISTINGUISHES_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
+SEARCHES_EXACTLY: Final = 473  # V5_3_0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +112,12 @@ async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQ
 
 
 async def search_offset(remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
-    """Return the offset of the first message stored at or after a Unix time in milliseconds."""
+    """Return the offset of the first message stored at or after a Unix time in milliseconds; the end if there is none.
+
+    Brokers before 5.3 return the nearest message, which may be the one before the time, and any message of its
+    millisecond (apache/rocketmq#7961, #4890). Then the messages there are read. If they may not be read, the broker's
+    offset is returned.
+    """
     header = SearchOffsetRequestHeader(
         topic=queue.topic,
         queue_id=queue.queue_id,
@@ -117,7 +125,26 @@ async def search_offset(remoting: RemotingClient, address: str, queue: MessageQu
         boundary_type="lower",
         bname=queue.broker_name,
     )
-    return await _offset(remoting, address, header)
+    reply = await request(remoting, address, header)
+    found = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
+    if reply.version >= SEARCHES_EXACTLY:
+        return found
+    try:
+        at = await stored_at(remoting, address, queue, found)
+        if 0 <= at < timestamp_ms:
+            return found + 1
+        while found and at == timestamp_ms and await stored_at(remoting, address, queue, found - 1) == timestamp_ms:
+            found -= 1
+    except NoPermissionError:
+        pass
+    return found
+
+
+async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
+    """Return the store time of the message at an offset (Unix milliseconds); -1 if there is none."""
+    part = await read_part(remoting, address, queue, offset, 1)
+    messages = decode_messages(part.records, queue).messages
+    return next((message.store_timestamp for message in messages if message.queue_offset == offset), -1)
 
 
 async def earliest_store_time(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:

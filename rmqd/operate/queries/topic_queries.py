@@ -192,8 +192,7 @@ async def between(
 ) -> list[OffsetWindow]:
     """Return the parts of a topic's queues that were stored at or after a time and before another (Unix milliseconds).
 
-    If no message was stored at or after a time, a 4.x broker returns the nearest message, so the window may include or
-    omit one message too many. Raises RmqdError.
+    Raises RmqdError.
     """
 
     async def cut(window: OffsetWindow) -> OffsetWindow:

@@ -11,7 +11,7 @@ import structlog
 
 from rmqd.client.api.admin_requests import topic_stats
 from rmqd.client.api.group_requests import get_consumer_list, send_heartbeat, unregister_client
-from rmqd.client.api.offset_requests import get_min_offset, search_offset
+from rmqd.client.api.offset_requests import get_min_offset
 from rmqd.client.api.remoting_request import request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
@@ -38,9 +38,7 @@ from rmqd.wire.bodies.stats_bodies import QueryConsumeQueueResponseBody
 from rmqd.wire.headers.pull_headers import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic_headers import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.properties import PullSysFlag
-from rmqd.wire.topics import TOOLS_GROUP
 
 if TYPE_CHECKING:
     from rmqd.wire.bodies.stats_bodies import TopicOffset
@@ -117,34 +115,23 @@ async def pending_reset(
 
     Brokers of 5.x keep a reset until a pull fetches it. They report it only once.
     """
-    reply = await request(remoting, address, _pull_of_one(group, queue, offset), accepted=PULLED)
+    pull_of_one = PullMessageRequestHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=1,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        suspend_timeout_millis=0,
+        subscription=SUBSCRIPTION_ALL,
+        sub_version=0,
+        expression_type=EXPRESSION_TAG,
+    )
+    reply = await request(remoting, address, pull_of_one, accepted=PULLED)
     if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
         return None
     return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
-
-
-async def offset_at(remoting: RemotingClient, address: str, queue: MessageQueue, time_ms: int) -> int:
-    """Return the offset of the first message stored at or after `time_ms` (milliseconds since 1970).
-
-    A 4.x broker returns the message nearest to the time, which may be the one before it.
-    """
-    found = await search_offset(remoting, address, queue, time_ms)
-    reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, found), accepted=PULLED)
-    if reply.code != ResponseCode.SUCCESS:
-        return found
-    messages = frame_messages(reply.payload, queue, reply.body_start).messages
-    is_before = bool(messages) and messages[0].queue_offset == found and messages[0].store_timestamp < time_ms
-    return found + 1 if is_before else found
-
-
-async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
-    """Return the store time of the message at an offset (milliseconds since 1970); -1 if there is none."""
-    reply = await request(remoting, address, _pull_of_one(TOOLS_GROUP, queue, offset), accepted=PULLED)
-    if reply.code == ResponseCode.SUCCESS:
-        for message in frame_messages(reply.payload, queue, reply.body_start).messages:
-            if message.queue_offset == offset:
-                return message.store_timestamp
-    return -1
 
 
 async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
@@ -171,23 +158,6 @@ async def join_briefly(
     if not await get_consumer_list(remoting, address, group):
         await send_heartbeat(remoting, address, HeartbeatData(client_id, (ConsumerData(group, subscriptions),)))
         await unregister_client(remoting, address, client_id, consumer_group=group)
-
-
-def _pull_of_one(group: str, queue: MessageQueue, offset: int) -> PullMessageRequestHeader:
-    """Return a pull of one message that commits nothing, and that the broker answers immediately."""
-    return PullMessageRequestHeader(
-        consumer_group=group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_msg_nums=1,
-        sys_flag=PullSysFlag.SUBSCRIPTION,
-        commit_offset=0,
-        suspend_timeout_millis=0,
-        subscription=SUBSCRIPTION_ALL,
-        sub_version=0,
-        expression_type=EXPRESSION_TAG,
-    )
 
 
 Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]

@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from rmqd.client.api.admin_requests import topic_list
 from rmqd.client.api.group_requests import get_consumer_list, subscription_group
-from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, update_consumer_offset
+from rmqd.client.api.offset_requests import (
+    get_max_offset,
+    query_consumer_offset,
+    search_offset,
+    stored_at,
+    update_consumer_offset,
+)
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
@@ -42,9 +48,7 @@ from rmqd.spark.session.queue_queries import (
     first_offset,
     join_briefly,
     mean_size,
-    offset_at,
     pending_reset,
-    stored_at,
 )
 from rmqd.spark.session.queue_range import Filter, Replica
 from rmqd.spark.session.spark_access import Access
@@ -142,7 +146,7 @@ class Cluster:
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the offsets of the first messages stored at or after a time (milliseconds since 1970)."""
-        return self._with_values(times_ms, offset_at)
+        return self._with_values(times_ms, search_offset)
 
     def stored_at(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the store times of the messages at these offsets; -1 if there is no message."""
