@@ -128,7 +128,9 @@ PARTS: Final = (
         "new random histories",
         lane=Lane.COMPUTES,
     ),
-    Part("planted", _campaign("planted"), "every planted bug is found by a history", lane=Lane.COMPUTES),
+    Part(
+        "planted", _campaign("planted", "--count", "300"), "every planted bug is found by a history", lane=Lane.COMPUTES
+    ),
     Part(
         "fuzz",
         _campaign("fuzz", "--executions", "60000"),

@@ -7,9 +7,7 @@ import random
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
-from typing import Any, Protocol
 
 from rmqd.errors import RmqdError
 from rmqd.runtime.logs.log_setup import configure_logging
@@ -22,7 +20,7 @@ from tests.nightly.campaigns.dlq_replay import DlqReplay, DlqReplayPlan
 from tests.nightly.campaigns.durability import Durability, DurabilityPlan
 from tests.nightly.campaigns.fault_kinds import KINDS
 from tests.nightly.campaigns.fault_series import FaultSeries
-from tests.nightly.campaigns.fuzz import CALL_SECONDS, Fuzz, FuzzError
+from tests.nightly.campaigns.fuzz import Fuzz, FuzzError
 from tests.nightly.campaigns.grow import GROUPS, Grow, GrowPlan
 from tests.nightly.campaigns.handlers import Handlers, HandlersPlan
 from tests.nightly.campaigns.histories import run as run_histories
@@ -50,22 +48,7 @@ from tests.rocketmq.fetch import say
 from tests.rocketmq.spec import FILE_NAME, ClusterSpec
 
 CAMPAIGN_ERRORS = (ClusterError, FuzzError, MutantsError, OrderlyError, SimulationError)
-MORE_TO_DO = "there is more to do: the command above goes on"
 MESSAGES_PER_WORKER = 6000  # half a minute of them, for each that is killed
-
-
-class _InParts(Protocol):
-    """What came of a run that goes on in the next call where one call does not suffice."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no part is left."""
-
-    def report(self) -> str:
-        """For the person who ran it."""
-
-    def cells(self) -> list[Any]:
-        """The row of docs/proof/campaigns.md, without date and commit."""
 
 
 def churn_plans(seed: int, messages: int) -> list[ChurnPlan]:
@@ -148,14 +131,13 @@ def fuzz(options: argparse.Namespace) -> bool:
     """Inputs that coverage leads to: frames, configurations, requests; each answered or refused, and at once."""
     what = f"--executions {options.executions} --targets {options.targets}"
     directory, seed = _place("fuzz", what, options)
-    until = time.monotonic() + CALL_SECONDS
-    complete = passed = True
+    passed = True
     for target in options.targets.split(","):
-        result = Fuzz(target, options.executions, seed, directory).run(until)
-        complete, passed = _recorded("fuzz", result) and complete, passed and result.passed
-    if not complete:
-        say(MORE_TO_DO)
-    return complete and passed
+        result = Fuzz(target, options.executions, seed, directory).run()
+        print(result.report(), flush=True)
+        add_row("fuzz", result.cells())
+        passed = passed and result.passed
+    return passed
 
 
 def histories(options: argparse.Namespace) -> bool:
@@ -172,9 +154,8 @@ def simulation(options: argparse.Namespace) -> bool:
     """Groups and brokers on simulated hosts that break, as seeds say: nothing lost, and nothing twice unexplained."""
     directory, seed = _place("simulation", f"--count {options.count}", options)
     result = run_simulation(seed, options.count, directory)
-    if not _recorded("simulation", result):
-        say(MORE_TO_DO)
-        return False
+    print(result.report(), flush=True)
+    add_row("simulation", result.cells())
     return not result.wrong
 
 
@@ -182,9 +163,8 @@ def planted(options: argparse.Namespace) -> bool:
     """Bugs that are put into rmqd on purpose, one at a time: histories on simulated hosts must show each of them."""
     directory, seed = _place("planted", f"--count {options.count}", options)
     result = look_for_planted(seed, options.count, directory)
-    if not _recorded("planted", result):
-        say(MORE_TO_DO)
-        return False
+    print(result.report(), flush=True)
+    add_row("planted", result.cells())
     result.write()
     return not result.missed
 
@@ -400,14 +380,6 @@ def _place(campaign: str, size: str, options: argparse.Namespace) -> tuple[Path,
     command = f"python -m tests.nightly.campaigns {campaign} {size} --seed {seed} --dir {directory}"
     say(f"seed {seed}; to go on after an interruption: {command}")
     return directory, seed
-
-
-def _recorded(campaign: str, result: _InParts) -> bool:
-    """Report on a run; if no part of it is left, add its row, and return True."""
-    print(result.report(), flush=True)
-    if result.is_complete:
-        add_row(campaign, result.cells())
-    return result.is_complete
 
 
 def _cluster(directory: Path, spec: ClusterSpec | None = None) -> RealCluster:

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,8 +16,6 @@ from tests.nightly.fuzzing.targets import TARGETS
 from tests.rocketmq.fetch import say
 
 PART_EXECUTIONS: Final = 25_000
-CALL_SECONDS: Final = 20 * 60.0
-"""After which a call begins no more parts: the next one goes on."""
 SLOWEST_SECONDS: Final = 0.1
 """Processor time of one input, that of the instrumentation included."""
 HANGING_SECONDS: Final = 10
@@ -71,7 +68,6 @@ class FuzzResult:
     target: str
     seed: int
     parts: Sequence[Part]
-    planned: int
 
     @property
     def executions(self) -> int:
@@ -82,11 +78,6 @@ class FuzzResult:
     def cases(self) -> int:
         """How many frames, configurations or requests these were."""
         return sum(part.cases for part in self.parts)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all has been done that was to be."""
-        return self.executions >= self.planned
 
     @property
     def slowest_seconds(self) -> float:
@@ -140,7 +131,6 @@ class Fuzz:
         directory: Path,
         *,
         run_part: RunPart | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Raises FuzzError for a directory in which another seed was run."""
         if target not in TARGETS:
@@ -150,7 +140,6 @@ class Fuzz:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._path = self._directory / "parts.jsonl"
         self._run_part = run_part or run_guided
-        self._clock = clock
         self._parts = _whole_parts(self._path)
         others = {part.seed for part in self._parts} - {seed}
         if others:
@@ -158,12 +147,12 @@ class Fuzz:
                 f"{directory} holds a run with seed {others.pop()}, not {seed}: give that seed, or another --dir"
             )
 
-    def run(self, until: float) -> FuzzResult:
-        """Run parts until all is done, or it is `until`. Raises FuzzError for an input that the target fails at."""
+    def run(self) -> FuzzResult:
+        """Run what is left. Raises FuzzError for an input that the target fails at."""
         done = sum(part.executions for part in self._parts)
         with self._path.open("w") as file:  # without a last line that was cut
             file.writelines(part.line() for part in self._parts)
-            while done < self._planned and (not self._parts or self._clock() < until):
+            while done < self._planned:
                 count = min(PART_EXECUTIONS, self._planned - done)
                 part_seed = self._seed + len(self._parts)
                 part = self._run_part(self._target, count, part_seed, self._directory)
@@ -173,7 +162,7 @@ class Fuzz:
                 file.flush()
                 done += part.executions
                 say(f"{self._target}: {done} of {self._planned}, {part.edges} edges, {part.inputs} inputs")
-        return FuzzResult(self._target, self._seed, tuple(self._parts), self._planned)
+        return FuzzResult(self._target, self._seed, tuple(self._parts))
 
 
 def run_guided(target: str, executions: int, seed: int, directory: Path) -> Part:

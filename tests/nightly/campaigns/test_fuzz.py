@@ -14,7 +14,6 @@ from tests.nightly.campaigns.record import PAGE, add_row
 
 SEED = 11
 GOOD = Part("frames", SEED, 5, 6, 1.0, SLOWEST_SECONDS, "00", MAX_RSS_MIB * 2**20, edges=7, inputs=3)
-FOREVER = float("inf")
 
 
 def ran(target: str, executions: int, seed: int, directory: Path) -> Part:
@@ -31,27 +30,20 @@ def test_parts_make_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         seeds.append(seed)
         return ran(target, executions, seed, directory)
 
-    Fuzz("frames", 400, SEED, tmp_path, run_part=run_part).run(FOREVER)
+    Fuzz("frames", 400, SEED, tmp_path, run_part=run_part).run()
     with (tmp_path / "frames" / "parts.jsonl").open("a") as file:
         file.write('{"seed": 11, "sec')  # killed while it wrote
-    result = Fuzz("frames", 700, SEED, tmp_path, run_part=run_part).run(FOREVER)
+    result = Fuzz("frames", 700, SEED, tmp_path, run_part=run_part).run()
 
     assert [part.executions for part in result.parts] == [200, 200, 200, 100]
     assert seeds == [11, 12, 13, 14]
-    assert (result.executions, result.is_complete) == (700, True)
-    assert Fuzz("frames", 700, SEED, tmp_path, run_part=run_part).run(FOREVER) == result
-
-
-def test_a_call_ends_in_time_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At least one part is run by each call that has something to do."""
-    monkeypatch.setattr(fuzz, "PART_EXECUTIONS", 200)
-    result = Fuzz("frames", 700, SEED, tmp_path, run_part=ran, clock=lambda: 2.0).run(1.0)
-    assert (result.executions, result.is_complete) == (200, False)
+    assert result.executions == 700
+    assert Fuzz("frames", 700, SEED, tmp_path, run_part=run_part).run() == result
 
 
 def test_a_directory_belongs_to_a_seed(tmp_path: Path) -> None:
     """Figures of two seeds in one row would be nobody's."""
-    Fuzz("frames", 10, SEED, tmp_path, run_part=ran).run(FOREVER)
+    Fuzz("frames", 10, SEED, tmp_path, run_part=ran).run()
     with pytest.raises(FuzzError, match="seed 11, not 12"):
         Fuzz("frames", 10, SEED + 1, tmp_path)
     with pytest.raises(FuzzError, match="no target frame; accepted: frames, configurations, requests"):
@@ -62,9 +54,9 @@ def test_the_slowest_input_and_the_most_memory_decide() -> None:
     """Over all parts of a run."""
     slow = replace(GOOD, slowest_seconds=SLOWEST_SECONDS + 0.01)
     large = replace(GOOD, peak_rss_bytes=MAX_RSS_MIB * 2**20 + 1)
-    assert FuzzResult("frames", SEED, [GOOD, GOOD], 10).passed
-    assert not FuzzResult("frames", SEED, [GOOD, slow], 10).passed
-    assert not FuzzResult("frames", SEED, [large, GOOD], 10).passed
+    assert FuzzResult("frames", SEED, [GOOD, GOOD]).passed
+    assert not FuzzResult("frames", SEED, [GOOD, slow]).passed
+    assert not FuzzResult("frames", SEED, [large, GOOD]).passed
 
 
 @pytest.mark.process
@@ -74,7 +66,7 @@ def test_a_row_goes_to_the_campaigns_own_table(tmp_path: Path, campaign: str) ->
     page = tmp_path / "campaigns.md"
     page.write_text(PAGE.read_text())
 
-    add_row(campaign, FuzzResult("frames", SEED, [GOOD], 5).cells(), page)
+    add_row(campaign, FuzzResult("frames", SEED, [GOOD]).cells(), page)
 
     lines = page.read_text().splitlines()
     [added] = set(lines) - set(PAGE.read_text().splitlines())
@@ -89,7 +81,7 @@ def test_a_row_goes_to_the_campaigns_own_table(tmp_path: Path, campaign: str) ->
 def test_the_page_says_what_each_cell_is() -> None:
     """Date and commit, then the campaign's own."""
     table = PAGE.read_text().partition("**fuzz**")[2].partition("\n| ")[2].splitlines()
-    assert table[0].count("|") == len(FuzzResult("frames", SEED, [GOOD], 5).cells()) + 2
+    assert table[0].count("|") == len(FuzzResult("frames", SEED, [GOOD]).cells()) + 2
 
 
 @pytest.mark.process
