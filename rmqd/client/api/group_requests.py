@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, admin, request
+from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, admin, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors.broker_errors import BrokerFailureError
@@ -115,7 +115,9 @@ async def delete_subscription_group(remoting: RemotingClient, address: str, grou
 
     Its retry topic and its dead letters stay, because they are topics.
     """
-    await admin(remoting, address, DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True))
+    header = DeleteSubscriptionGroupRequestHeader(group_name=group, clean_offset=True)
+    before_5 = {"removeOffset": "true"}
+    await request(remoting, address, header, extra_fields=before_5, timeout_seconds=ADMIN_TIMEOUT_SECONDS)
 
 
 async def lock_batch(

@@ -13,8 +13,10 @@ from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, quer
 from rmqd.client.api.pull_requests import read_part
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.errors.broker_errors import TopicNotExistError
+from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError, TopicNotExistError
 from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, TopicConfig
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
@@ -82,7 +84,7 @@ async def list_topics(
 
 async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[str, RmqdError]]:
     """Return one topic, and the failed queries. Raises TopicNotExistError if no reachable broker has it."""
-    configs = await brokers.ask(topic_config, topic)
+    configs = await brokers.ask(_config, topic)
     missing = [error for error in configs.errors.values() if isinstance(error, TopicNotExistError)]
     errors = {name: error for name, error in configs.errors.items() if error not in missing}
     if not configs.found:
@@ -101,6 +103,17 @@ async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[st
         {name: _settings(config) for name, config in configs.found.items()},
     )
     return detail, {**errors, **stats.errors, **groups.errors}
+
+
+async def _config(remoting: RemotingClient, address: str, topic: str) -> TopicConfig:
+    """Return a topic's settings on one broker. Brokers before 5.0 return only those of all topics."""
+    try:
+        return await topic_config(remoting, address, topic)
+    except RequestCodeNotSupportedError:
+        table = await topic_configs(remoting, address)
+        if topic not in table:
+            raise BrokerError.of(ResponseCode.TOPIC_NOT_EXIST, "", address, RequestCode.GET_ALL_TOPIC_CONFIG) from None
+        return table[topic]
 
 
 def _is_inner(topic: str, brokers: Brokers) -> bool:

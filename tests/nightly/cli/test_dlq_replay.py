@@ -21,7 +21,7 @@ from tests.cli.command import rmqd
 from tests.conformance.attempts import Attempts
 from tests.consumer.members import member
 from tests.nightly.cli.dead_letters import Commands, Seen, give_up, group_of, stored
-from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.peers import start_scripted
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually, wait_until
@@ -114,6 +114,7 @@ async def test_an_orderly_group_that_holds_locks(rocketmq: RealCluster, topic: s
     assert await commands.counts() == (0, 20)
 
 
+@pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 takes every retry that is sent, whoever holds the lock")
 async def test_locks_of_a_member_that_is_gone(
     rocketmq: RealCluster, topic: str, commands: Commands, remoting: RemotingClient
 ) -> None:
@@ -227,6 +228,7 @@ async def test_a_group_in_a_namespace(rocketmq: RealCluster, topic: str, group: 
     assert (again.messages[0].keys, again.messages[0].topic) == ("k1", topic)
 
 
+@pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")
 async def test_a_group_that_pops(rocketmq: RealCluster, topic: str, commands: Commands) -> None:
     rocketmq.set_consume_mode(topic, commands.group, "POP")
     await give_up(commands, topic, ["k1", "k2"], consume_mode="pop")

@@ -191,7 +191,7 @@ def test_each_message_has_an_outcome_and_the_group_is_left_alone(
     assert by_key["killed"]["process"].startswith("was killed by SIGKILL")
     assert by_key["hang"]["place"].endswith(" in do")
     assert by_key["ok"]["seconds"] < 1 <= by_key["hang"]["seconds"]
-    assert offsets.committed(rocketmq, group, topic) == {}
+    assert not any(offsets.committed(rocketmq, group, topic).values())  # a RocketMQ 4 returns 0 for none
     assert rmqd("groups", "show", group, "-n", rocketmq.nameserver).code == 1  # no broker knows it
     assert (stored(rocketmq, f"%RETRY%{group}"), stored(rocketmq, f"%DLQ%{group}")) == ({}, {})
 
@@ -307,7 +307,7 @@ def test_messages_are_chosen(
     first = offsets.Queue("broker-a", 0)
     offsets.commit(rocketmq, group, topic, first, 2)
     assert keys("--waiting") == ["m2", "m4", "m5"]
-    assert offsets.committed(rocketmq, group, topic) == {first: 2}
+    assert {queue: at for queue, at in offsets.committed(rocketmq, group, topic).items() if at} == {first: 2}
     filtered = ours.tried("--key", "m3")
     assert filtered.code == 1
     assert "does not match the group's subscriptions" in filtered.err

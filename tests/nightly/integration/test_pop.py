@@ -10,11 +10,11 @@ import pytest
 
 from rmqd import Batch
 from tests.consumer.members import Member, member
-from tests.rocketmq import RealCluster, offsets
+from tests.rocketmq import RealCluster, offsets, release
 from tests.rocketmq.producer import Producer
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.rocketmq
+pytestmark = [pytest.mark.rocketmq, pytest.mark.skipif(release.is_4(), reason="RocketMQ 4.9 has no POP")]
 
 INVISIBLE_SECONDS = 5.0  # the least that the configuration accepts
 
