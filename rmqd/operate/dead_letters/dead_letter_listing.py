@@ -112,11 +112,12 @@ async def _look_up(
     position, settled = 0, OffsetSet()
     if marks is not None:
         if place in marks.settled and not await _is_the_same(remoting, address, queue, ends, marks):
-            marks.forget(place)
-        settled = OffsetSet(marks.settled.get(place, ()))
-        position = await query_consumer_offset(remoting, address, group, queue) or 0
-        if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
-            settled.add(0, position)
+            marks.forget(place)  # and the group's offset: brokers of 4.x keep it if the topic is deleted
+        else:
+            settled = OffsetSet(marks.settled.get(place, ()))
+            position = await query_consumer_offset(remoting, address, group, queue) or 0
+            if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
+                settled.add(0, position)
     low, high, last_stored_ms = ends.min_offset, ends.max_offset, ends.last_update_timestamp
     return LetterQueue(group, queue, address, low, high, last_stored_ms, position, settled)
 

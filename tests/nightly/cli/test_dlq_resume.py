@@ -17,7 +17,7 @@ from rmqd.wire.message_queue import MessageQueue
 from tests.cli.command import TOP
 from tests.consumer.members import member
 from tests.nightly.cli.dead_letters import Commands, Seen, give_up, group_of, stored
-from tests.rocketmq import offsets
+from tests.rocketmq import offsets, release
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -62,6 +62,7 @@ async def test_letters_under_way_to_the_retry_topic(topic: str, commands: Comman
     assert again.keys() == ["k0", "k1", "k2", "k3"]
 
 
+@pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 takes every retry that is sent, whoever holds the lock")
 async def test_letters_under_way_by_send_back(
     topic: str, commands: Commands, remoting: RemotingClient, tmp_path: Path
 ) -> None:

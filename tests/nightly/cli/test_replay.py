@@ -173,7 +173,7 @@ def test_a_replay_that_is_killed_goes_on(rocketmq: RealCluster, topic: str, grou
     assert handled.keys() == set(keys)
     assert sum(handled.values()) < 300  # what was handled since the last commits before it was killed comes again
     assert replay.is_removed()
-    assert offsets.committed(rocketmq, group, topic) == {}
+    assert not any(offsets.committed(rocketmq, group, topic).values())
     assert replay.shown(group) == {}
 
 
