@@ -200,16 +200,18 @@ class Consistency:
 
     async def _check_settings(self, name: str, address: str) -> None:
         """Report a broker that does not know the group, disables its consumption, or drops its retries."""
-        context, is_first = self._context, address not in self._settings_known
-        remoting, group, where = context.client.remoting, context.options.group, f"{name} ({address})"
+        context, remoting, group = self._context, self._context.client.remoting, self._context.options.group
+        where, key = f"{name} ({address})", ("settings", name)
         try:
             try:
                 settings = await subscription_group(remoting, address, group)
             except SubscriptionGroupNotExistError:
-                self._context.problems.begin(("unknown", name), unknown_problem(where, context.options.plain_group))
+                context.problems.begin(("unknown", name), unknown_problem(where, context.options.plain_group))
                 return
-            except RmqdError:  # an old broker, or a missing permission: query all groups instead, but only once
-                if not is_first or (found := (await subscription_groups(remoting, address)).get(group)) is None:
+            except RmqdError:  # an old broker, or a missing permission: query all groups, until their answer is good
+                if address in self._settings_known and key not in context.problems:
+                    return
+                if (found := (await subscription_groups(remoting, address)).get(group)) is None:
                     return
                 settings = found
         except RmqdError as error:
@@ -217,8 +219,8 @@ class Consistency:
             return
         self._settings_known.add(address)
         problem = settings_problem(where, context.options.plain_group, settings, context.options.announced_model)
-        self._context.problems.end(("unknown", name))
-        self._context.problems.set(("settings", name), problem)
+        context.problems.end(("unknown", name))
+        context.problems.set(key, problem)
 
     async def _query_members(self, of_ids_only: bool) -> dict[Difference, str] | None:
         """Return the current differences, each with its source; None if no broker responds."""

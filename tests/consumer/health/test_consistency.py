@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.health.group_problems import differences
-from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
+from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
@@ -148,6 +148,22 @@ async def test_settings_that_lose_retries_or_keep_the_group_out_are_told_with_th
         assert step in (m.consumer.snapshot().not_ready_reason or "")
         well = SubscriptionGroupConfig(group_name=GROUP)
         broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(body=well.to_json()))
+        await eventually(lambda: m.consumer.snapshot().ready, "it is over")
+
+
+@pytest.mark.usefixtures("view")
+async def test_the_end_of_a_problem_is_seen_at_a_broker_that_shows_only_all_groups(
+    broker: ScriptedBroker, seen: Seen
+) -> None:
+    def all_groups(**values: Any) -> Reply:
+        config = SubscriptionGroupConfig(group_name=GROUP, **values)
+        return Reply(body=SubscriptionGroupWrapper({GROUP: config}).to_json())
+
+    broker.peer.on(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+    broker.peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, all_groups(consume_enable=False))
+    async with member(broker.peer.address, seen) as m:
+        await problem(m, "consumption_disabled")
+        broker.peer.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, all_groups())
         await eventually(lambda: m.consumer.snapshot().ready, "it is over")
 
 

@@ -183,7 +183,7 @@ class _Daemon:
     recorder: HistoryRecorder
     config: RootConfig
     access: AccessPolicy = field(default_factory=lambda: AccessPolicy("", frozenset()))
-    held: set[str] = field(default_factory=set)
+    held: dict[str, str] = field(default_factory=dict)
     reloads: int = 0
 
     def begin(self, flags: int) -> None:

@@ -375,8 +375,9 @@ async def test_each_cause_is_the_first_finding(
             return await first_is(client, stage.group, cause, evidence)
 
     of_java = (first_is(client, java.stages[name].group, made.cause, "") for name, made in JAVA_SCENES.items())
-    wrong = await asyncio.gather(*(play(name, *of) for name, of in SCENES.items()), *of_java)
-    told = {name: text for name, text in zip([*SCENES, *JAVA_SCENES], wrong, strict=True) if text}
+    scenes = {name: of for name, of in SCENES.items() if not (release.is_4() and name == "a_member_that_would_pop")}
+    wrong = await asyncio.gather(*(play(name, *of) for name, of in scenes.items()), *of_java)
+    told = {name: text for name, text in zip([*scenes, *JAVA_SCENES], wrong, strict=True) if text}
     assert not told, "\n".join(f"{name}: {text}" for name, text in told.items())
 
 

@@ -212,6 +212,7 @@ class NothingTakenBack(RemotingClient):
         return await super().invoke(address, code, ext_fields, body, timeout_seconds)
 
 
+@pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 resets a group with members by time only")
 @pytest.mark.usefixtures("soon")
 async def test_an_operator_ends_a_message_that_no_broker_takes_back(
     rocketmq: RealCluster, group: str, one_queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
