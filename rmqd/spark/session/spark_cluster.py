@@ -37,7 +37,7 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.consistency import check_filters, check_kinds
 from rmqd.errors import LightQueueError, ProtocolError, RmqdError, RouteNotFoundError, StaticTopicError
-from rmqd.errors.broker_errors import BrokerError
+from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.spark.session.queue_queries import (
     AWAY,
     Ask,
@@ -353,6 +353,8 @@ class Cluster:
 async def _refused(asking: Awaitable[object]) -> RmqdError | None:
     try:
         await asking
+    except RequestCodeNotSupportedError:  # a broker before 5.0 creates the group later
+        return None
     except RmqdError as error:
         return error
     return None
