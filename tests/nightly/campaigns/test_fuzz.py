@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.nightly.campaigns import fuzz
-from tests.nightly.campaigns.fuzz import MAX_RSS_MIB, SLOWEST_SECONDS, Fuzz, FuzzError, FuzzResult, Part
+from tests.nightly.campaigns.fuzz import MAX_RSS_MIB, Fuzz, FuzzError, FuzzResult, Part
 from tests.nightly.campaigns.record import PAGE, add_row
+from tests.nightly.fuzzing.target import SLOW_SECONDS
 
 SEED = 11
-GOOD = Part("frames", SEED, 5, 6, 1.0, SLOWEST_SECONDS, "00", MAX_RSS_MIB * 2**20, edges=7, inputs=3)
+GOOD = Part("frames", SEED, 5, 6, 1.0, SLOW_SECONDS, "00", MAX_RSS_MIB * 2**20, edges=7, inputs=3)
 
 
 def ran(target: str, executions: int, seed: int, directory: Path) -> Part:
@@ -52,7 +53,7 @@ def test_a_directory_belongs_to_a_seed(tmp_path: Path) -> None:
 
 def test_the_slowest_input_and_the_most_memory_decide() -> None:
     """Over all parts of a run."""
-    slow = replace(GOOD, slowest_seconds=SLOWEST_SECONDS + 0.01)
+    slow = replace(GOOD, slowest_seconds=SLOW_SECONDS + 0.01)
     large = replace(GOOD, peak_rss_bytes=MAX_RSS_MIB * 2**20 + 1)
     assert FuzzResult("frames", SEED, [GOOD, GOOD]).passed
     assert not FuzzResult("frames", SEED, [GOOD, slow]).passed

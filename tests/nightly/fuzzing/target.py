@@ -16,7 +16,7 @@ Change = Callable[[bytes, int], bytes]
 
 CORPUS: Final = Path(__file__).with_name("corpus.zip")
 """The kept inputs, as TARGET/DIGEST."""
-SLOW_SECONDS: Final = 0.1
+SLOW_SECONDS: Final = 0.25
 """Processor time that one input may take."""
 _TIMES: Final = 3
 _GROWN: Final = 0.01
