@@ -132,6 +132,13 @@ async def test_an_answer_without_its_fields(remoting: RemotingClient, peer: Peer
         await offset.get_max_offset(remoting, peer.address, QUEUE)
 
 
+async def test_a_group_is_deleted_with_its_offsets(remoting: RemotingClient, peer: Peer) -> None:
+    """Brokers before 5.0 know the field by another name."""
+    await group.delete_subscription_group(remoting, peer.address, "g")
+    fields = fields_of(peer, RequestCode.DELETE_SUBSCRIPTIONGROUP)
+    assert fields == {"groupName": "g", "cleanOffset": "true", "removeOffset": "true"}
+
+
 async def test_leaving(remoting: RemotingClient, peer: Peer) -> None:
     """Only the group that is left is named."""
     await group.unregister_client(remoting, peer.address, "me@1", consumer_group="g")
