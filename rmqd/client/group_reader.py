@@ -12,7 +12,7 @@ from rmqd.client.api.admin_requests import consume_stats, consume_time_span, req
 from rmqd.client.api.group_requests import consumer_connection, consumer_running_info, subscription_groups
 from rmqd.client.api.offset_requests import query_consumer_offset
 from rmqd.client.brokers import Brokers, Responses
-from rmqd.errors import BrokerAwayError, NoBrokerError, RemotingError, RmqdError, RouteNotFoundError
+from rmqd.errors import NoBrokerError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import ConsumerNotOnlineError, MemberSilentError
 from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import (
@@ -269,10 +269,7 @@ class GroupReader:
     async def _lags(self, topic: str, *queues: MessageQueue) -> list[QueueLag]:
         """Return the lags in the topic's queues on one broker."""
         client, in_turn, group = self.brokers.client, self.brokers.in_turn, self.group
-        remoting, name = client.remoting, client.routes.endpoint(queues[0])
-        address = client.routes.address(name)
-        if address is None:
-            raise BrokerAwayError(topic, name)
+        remoting, address = client.remoting, client.routes.address_for(queues[0])
         spans = await in_turn(consume_time_span(remoting, address, group, topic))
         committed = await asyncio.gather(
             *(in_turn(query_consumer_offset(remoting, address, group, queue)) for queue in queues)

@@ -161,10 +161,8 @@ class PopAssignment(Assignment):
     async def measure(self) -> None:
         """Query how many messages of the source the group has not acknowledged."""
         client, message_queue, topic = self._context.client, self.message_queue, self._source.lag_topic
-        address = client.routes.address(message_queue.broker_name)
-        if address is None:
-            return
         try:
+            address = client.routes.address_for(message_queue)
             stats = await consume_stats(client.remoting, address, self._context.options.group, topic=topic)
         except RmqdError as error:
             log.debug("lag.unknown", queue=str(message_queue), error=str(error))

@@ -23,7 +23,7 @@ from rmqd.consumer.handling.send_back import LEVEL_SECONDS, SendBack
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.rebalance.rebalance import Division, MemberShare
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError
 from rmqd.wire.bodies.heartbeat_data import tag_subscription
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
@@ -91,10 +91,7 @@ class PopRetries:
         if retry not in self._watched:  # only this call refreshes the retry topic's route
             await self._client.routes.refresh(retry)
         for queue in self._client.routes.queues(retry):
-            address = self._client.routes.address(queue.broker_name)
-            if address is None:
-                raise RouteNotFoundError(retry, f"no address is known for broker {queue.broker_name}")
-            if await self._is_behind(address, queue):
+            if await self._is_behind(self._client.routes.address_for(queue), queue):
                 return True
         return False
 

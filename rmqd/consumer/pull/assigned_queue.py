@@ -289,11 +289,9 @@ class AssignedQueue(Assignment):
 
     async def _measure(self, loop: PullLoop) -> None:
         client, message_queue = self._context.client, self.message_queue
-        address = client.routes.address(client.routes.endpoint(message_queue))
-        if address is None:
-            return
         try:
             async with client.offset_request(message_queue):
+                address = client.routes.address_for(message_queue)
                 loop.max_offset = await get_max_offset(client.remoting, address, message_queue)
             loop.measured_at = self._context.clock.monotonic()
         except RmqdError as error:

@@ -22,7 +22,6 @@ from rmqd.errors import PullConsumerError, RmqdError, SettingError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.operate.pull_mode.pull_failures import ended, raise_end, raise_failure
 from rmqd.operate.pull_mode.pull_settings import Expression, Settings, check, listed
-from rmqd.operate.queries.topic_queries import queue_address
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -368,7 +367,7 @@ class PullConsumer:
         client, stored = self._connected(), self._stored(queue)
         await self._check_queue(queue)
         with self._request(queue.topic):
-            return await question(client.remoting, queue_address(client, stored), stored)
+            return await question(client.remoting, client.routes.address_for(stored), stored)
 
     async def _check_queue(self, queue: MessageQueue) -> None:
         """Raise PullConsumerError if the broker does not have this queue, and RmqdError without a route."""

@@ -111,11 +111,8 @@ async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> t
 
 
 async def _waiting(client: ClientInstance, queue: MessageQueue, offset: int, most: int) -> list[FoundMessage]:
-    address = client.routes.address(client.routes.endpoint(queue))
-    if address is None:
-        return []
     try:
-        part = await read_part(client.remoting, address, queue, offset, most)
+        part = await read_part(client.remoting, client.routes.address_for(queue), queue, offset, most)
         return list(decoded(part.records, queue.topic, queue.broker_name))
     except RmqdError:
         return []

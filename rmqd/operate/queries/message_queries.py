@@ -15,7 +15,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ProtocolError, RmqdError
-from rmqd.operate.queries.topic_queries import MAX_AT_ONCE, matches, queue_address
+from rmqd.operate.queries.topic_queries import MAX_AT_ONCE, matches
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -275,7 +275,7 @@ async def follow(
 
 
 async def _start(client: ClientInstance, queue: MessageQueue, since_ms: int | None) -> int:
-    address = queue_address(client, queue)
+    address = client.routes.address_for(queue)
     if since_ms is None:
         return await get_max_offset(client.remoting, address, queue)
     return await search_offset(client.remoting, address, queue, since_ms)
@@ -293,7 +293,7 @@ async def _follow_queue(
     while True:
         try:
             part = await read_part(
-                client.remoting, queue_address(client, queue), queue, offset, MAX_AT_ONCE,
+                client.remoting, client.routes.address_for(queue), queue, offset, MAX_AT_ONCE,
                 subscription=subscription, hold_seconds=HOLD_SECONDS,
             )  # fmt: skip
             found = list(decoded(part.records, queue.topic, queue.broker_name))

@@ -15,7 +15,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError, TopicNotExistError
 from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, TopicConfig
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
@@ -190,7 +190,7 @@ async def whole_queues(client: ClientInstance, topic: str) -> list[OffsetWindow]
     """Return the current content of all readable queues of a topic. Raises RmqdError."""
 
     async def whole(queue: MessageQueue) -> OffsetWindow:
-        address = queue_address(client, queue)
+        address = client.routes.address_for(queue)
         ends = await asyncio.gather(
             get_min_offset(client.remoting, address, queue), get_max_offset(client.remoting, address, queue)
         )
@@ -212,7 +212,7 @@ async def between(
         async def find(at_ms: int | None, otherwise: int) -> int:
             if at_ms is None:
                 return otherwise
-            found = await search_offset(client.remoting, queue_address(client, window.queue), window.queue, at_ms)
+            found = await search_offset(client.remoting, client.routes.address_for(window.queue), window.queue, at_ms)
             return window.limited(found)
 
         start, end = await asyncio.gather(find(from_ms, window.start), find(to_ms, window.end))
@@ -225,7 +225,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
     """Return the parts of a topic's queues that a group has not committed, which may be all. Raises RmqdError."""
 
     async def cut(window: OffsetWindow) -> OffsetWindow:
-        address = queue_address(client, window.queue)
+        address = client.routes.address_for(window.queue)
         committed = await query_consumer_offset(client.remoting, address, group, window.queue)
         return OffsetWindow(window.queue, window.limited(committed), window.end)
 
@@ -236,7 +236,7 @@ async def read_window(
     client: ClientInstance, window: OffsetWindow, subscription: SubscriptionData, *, namespace: str = ""
 ) -> AsyncIterator[ReadMessages]:
     """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
-    offset, address = window.start, queue_address(client, window.queue)
+    offset, address = window.start, client.routes.address_for(window.queue)
     while offset < window.end:
         most = min(MAX_AT_ONCE, window.end - offset)
         part = await read_part(client.remoting, address, window.queue, offset, most, subscription=subscription)
@@ -307,12 +307,3 @@ class _Backwards:
 def matches(tags: str | None, subscription: SubscriptionData) -> bool:
     """Return whether a message has a subscribed tag. Brokers compare only the hash of a tag, which others may share."""
     return not subscription.tags_set or tags in subscription.tags_set
-
-
-def queue_address(client: ClientInstance, queue: MessageQueue) -> str:
-    """Return the address of the broker that serves a queue. Raises RouteNotFoundError."""
-    name = client.routes.endpoint(queue)
-    address = client.routes.address(name)
-    if address is None:
-        raise RouteNotFoundError(queue.topic, f"no name server has an address of broker {name}")
-    return address

@@ -29,7 +29,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.operate.queries.group_queries import remove_group
-from rmqd.operate.queries.topic_queries import OffsetWindow, between, queue_address
+from rmqd.operate.queries.topic_queries import OffsetWindow, between
 from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.plain_text import describe
@@ -221,7 +221,7 @@ async def create_shadow_group(client: ClientInstance, plan: ReplayPlan) -> None:
     for error in (await brokers.ask(make_at)).errors.values():
         raise error
     for window in plan.windows:
-        address = queue_address(client, window.queue)
+        address = client.routes.address_for(window.queue)
         await update_consumer_offset(client.remoting, address, plan.shadow, window.queue, window.start)
 
 
@@ -230,7 +230,7 @@ async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
     await learn_routes(client, plan)
 
     async def passed(window: OffsetWindow) -> int:
-        address = queue_address(client, window.queue)
+        address = client.routes.address_for(window.queue)
         committed = await query_consumer_offset(client.remoting, address, plan.shadow, window.queue)
         return window.limited(committed) - window.start
 

@@ -55,7 +55,7 @@ class Case:
         self.watched: set[str] = set()
         routes = SimpleNamespace(
             watch=self.watched.add, unwatch=self.watched.discard, refresh=self.client.routes.refresh,
-            queues=self.client.routes.queues, address=self.client.routes.address,
+            queues=self.client.routes.queues, address_for=self.client.routes.address_for,
         )  # fmt: skip
         heartbeat = SimpleNamespace(beat=self._beat, beat_soon=self._beat_soon)
         options = SimpleNamespace(group=GROUP, subscriptions={TOPIC: "*"}, pop_invisible_time_seconds=INVISIBLE_SECONDS)
