@@ -25,7 +25,6 @@ EXCLUSIVE: Final = "Exclusive"
 
 MAX_LITE_TOPIC_LENGTH: Final = 64  # maxLiteTopicLength of the gRPC proxy
 SEPARATOR: Final = "$"
-_DISPATCH_SEPARATOR: Final = ","
 
 
 def check_lite_topic(name: str) -> None:
@@ -46,18 +45,6 @@ def parent_of(topic: str) -> str | None:
     begin = f"{LMQ_PREFIX}{SEPARATOR}"
     parent, separator, lite_topic = topic.removeprefix(begin).partition(SEPARATOR)
     return parent if topic.startswith(begin) and separator and parent and lite_topic else None
-
-
-def lite_offset(queue: MessageQueue, dispatch: str | None, offsets: str | None) -> int:
-    """Return a message's offset in a lite topic's queue, from its properties INNER_MULTI_DISPATCH and _QUEUE_OFFSET.
-
-    Raises ProtocolError if the properties do not name the queue.
-    """
-    names = (dispatch or "").split(_DISPATCH_SEPARATOR)
-    numbers = (offsets or "").split(_DISPATCH_SEPARATOR)
-    if queue.topic not in names or len(names) != len(numbers):
-        raise ProtocolError(f"a message of {queue.topic} claims to be in {dispatch!r:.200} at {offsets!r:.80}")
-    return parse_integer(numbers[names.index(queue.topic)], "the offset in a lite topic")
 
 
 def parse_tries(text: str | None, messages: int) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.errors import InvalidNameError, ProtocolError
 from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
-from rmqd.wire.lite_topic import check_lite_topic, lite_offset, parent_of, parse_tries, queue_of
+from rmqd.wire.lite_topic import check_lite_topic, parent_of, parse_tries, queue_of
 from rmqd.wire.message_queue import MessageQueue
 
 QUEUE = queue_of("lt", "la", "broker-a")
@@ -24,15 +24,6 @@ def test_names_that_brokers_could_not_keep_apart(subtests: pytest.Subtests) -> N
     for name in ("", "a$b", "a,b", "a b", "a/b", "ä", "x" * 65):
         with subtests.test(name=name), pytest.raises(InvalidNameError):
             check_lite_topic(name)
-
-
-def test_the_place_of_a_message() -> None:
-    """A message may lie in several queues besides; the one that it was popped from counts."""
-    assert lite_offset(QUEUE, "%LMQ%$lt$la", "7") == 7
-    assert lite_offset(QUEUE, "%LMQ%other,%LMQ%$lt$la", "3,8") == 8
-    for dispatch, at in ((None, None), ("%LMQ%$lt$lb", "7"), ("%LMQ%$lt$la", "7,8"), ("%LMQ%$lt$la", "x")):
-        with pytest.raises(ProtocolError):
-            lite_offset(QUEUE, dispatch, at)
 
 
 def test_the_counts_of_pops() -> None:

@@ -9,10 +9,10 @@ from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
-from rmqd.wire.lite_topic import lite_offset, parse_tries, queue_of
+from rmqd.wire.lite_topic import parse_tries, queue_of
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.decode import offset_in
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
-from rmqd.wire.messages.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 
 
@@ -91,10 +91,9 @@ def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, p
     """
     found = sorted([*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.place)
     for message, times in zip(found, parse_tries(tries, len(found)), strict=True):
-        stored = message.stored_properties
         if (name := message.lite_topic) is not None:
             queue = queue_of(message_queue.topic, name, message_queue.broker_name)
-            offset = lite_offset(queue, stored.get(INNER_MULTI_DISPATCH), stored.get(INNER_MULTI_QUEUE_OFFSET))
+            offset = offset_in(queue.topic, message.stored_properties)
             message.popped_as(offset, max(0, times - passed_over.times(queue, offset)))
     nameless = [one for one in reply.corrupt if one.message.lite_topic is None]
     reply.corrupt = [one for one in reply.corrupt if one.message.lite_topic is not None]

@@ -29,6 +29,7 @@ from zlib import crc32
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import core
+from rmqd.wire.fields import parse_integer
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
@@ -297,7 +298,7 @@ def offset_in(name: str, properties: Mapping[str, str]) -> int:
         raise ProtocolError(f"its {INNER_MULTI_DISPATCH} does not contain {name}")
     if len(offsets) != len(names) or not offsets[names.index(name)].isdecimal():
         raise ProtocolError(f"its {INNER_MULTI_QUEUE_OFFSET} has no offset for {name}")
-    return int(offsets[names.index(name)])
+    return parse_integer(offsets[names.index(name)], f"the offset for {name}")
 
 
 def count_by_light_queue(block: MessageBlock) -> None:

@@ -34,6 +34,7 @@ REFUSED = [
     ("%LMQ%a", "5", "its INNER_MULTI_DISPATCH does not contain %LMQ%b"),
     ("%LMQ%a,%LMQ%b", "5", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
     ("%LMQ%a,%LMQ%b", "5,x", "its INNER_MULTI_QUEUE_OFFSET has no offset for %LMQ%b"),
+    ("%LMQ%b", "9" * 5000, f"the offset for %LMQ%b must be an integer, not '{'9' * 79}"),
 ]
 
 
