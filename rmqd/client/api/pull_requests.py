@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, request
 from rmqd.client.remoting.remoting_client import RemotingClient
@@ -23,20 +22,11 @@ from rmqd.wire.headers.pop_headers import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.receipt_handle import PopHandle
 from rmqd.wire.topics import TOOLS_GROUP
-
-_ANSWERS: Final = frozenset(
-    {
-        ResponseCode.SUCCESS,
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +72,7 @@ async def read_part(
     )
     seconds = hold_seconds + ADMIN_TIMEOUT_SECONDS
     try:
-        reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=_ANSWERS)
+        reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=PULLED)
     except NoPermissionError as error:
         if f"the topic[{queue.topic}]" in error.remark:  # brokers of 4.x create dead letter topics so
             command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
