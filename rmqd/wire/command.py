@@ -1,14 +1,14 @@
 """RemotingCommand: one request or response, as bytes of the TCP stream and back.
 
 A frame is a length of 4 bytes (big-endian) and that many bytes: a header in JSON or in the ROCKETMQ serialisation, and
-the body. The codes of the ROCKETMQ serialisation have 16 bits, which is too few for the codes 200xxx. A header also has
-the sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`, `RocketMQSerializable`, `MQVersion`.
+the body. The codes of the ROCKETMQ serialisation have 16 bits, which is too few for the codes 200xxx, so rmqd writes
+JSON. A header also has the sender's version of RocketMQ. Java: `NettyDecoder`, `RemotingCommand`,
+`RocketMQSerializable`, `MQVersion`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from struct import Struct
 from struct import error as StructError
@@ -19,76 +19,6 @@ from rmqd.errors import ProtocolError
 from rmqd.wire import core
 from rmqd.wire.acl import SECRET_FIELDS
 from rmqd.wire.loose_json import STRICT_DECODER
-
-_FIXED: Final = Struct(">hBhiii")  # code, language, version, opaque, flag, length of the remark
-_INT: Final = Struct(">i")
-_KEY_LENGTH: Final = Struct(">H")
-_MAX_KEY_BYTES: Final = 0x7FFF
-
-
-@dataclass(frozen=True, slots=True)
-class BinaryHeader:
-    """The fields of a binary header. `language` is the byte of LanguageCode."""
-
-    code: int
-    language: int
-    version: int
-    opaque: int
-    flag: int
-    remark: str | None
-    ext_fields: dict[str, str]
-
-
-def decode_binary_header(data: bytes) -> BinaryHeader:
-    """Decode a whole header. Raises ProtocolError."""
-    try:
-        code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
-        remark, at = _text(data, _FIXED.size, remark_size)
-        (map_size,) = _INT.unpack_from(data, at)
-        at += _INT.size
-        if map_size < 0 or at + map_size > len(data):
-            raise ProtocolError(f"a header of {len(data)} bytes announces {map_size} bytes of ext fields")
-        ext_fields, end = {}, at + map_size
-        while at < end:
-            key, at = _text(data, at + _KEY_LENGTH.size, *_KEY_LENGTH.unpack_from(data, at))
-            value, at = _text(data, at + _INT.size, *_INT.unpack_from(data, at))
-            ext_fields[key] = value
-    except (StructError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a binary header is damaged: {error}") from error
-    if at != end:
-        raise ProtocolError("the ext fields of a binary header are longer than announced")
-    return BinaryHeader(code, language, version, opaque, flag, remark or None, ext_fields)
-
-
-def encode_binary_header(header: BinaryHeader) -> bytes:
-    """Encode a header. Raises ProtocolError if a field does not fit, for example a code over 32767."""
-    remark = (header.remark or "").encode()
-    fields = _encode_map(header.ext_fields)
-    try:
-        fixed = _FIXED.pack(header.code, header.language, header.version, header.opaque, header.flag, len(remark))
-    except StructError as error:
-        raise ProtocolError(f"code {header.code} cannot be sent with a binary header: {error}") from error
-    return b"".join((fixed, remark, _INT.pack(len(fields)), fields))
-
-
-def _encode_map(ext_fields: Mapping[str, str]) -> bytes:
-    parts = []
-    for key, value in ext_fields.items():
-        key_bytes, value_bytes = key.encode(), value.encode()
-        if len(key_bytes) > _MAX_KEY_BYTES:
-            raise ProtocolError(
-                f"the name of an ext field has {len(key_bytes)} bytes; expected at most {_MAX_KEY_BYTES}"
-            )
-        parts += [_KEY_LENGTH.pack(len(key_bytes)), key_bytes, _INT.pack(len(value_bytes)), value_bytes]
-    return b"".join(parts)
-
-
-def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
-    end = start + size
-    if size < 0 or end > len(data):
-        raise ProtocolError(f"a text of {size} bytes does not fit into a header of {len(data)}")
-    return data[start:end].decode(), end
-
 
 LANGUAGE: Final = LanguageCode.PYTHON
 # 5.5.0: route responses are strict JSON, and a server sends GO_AWAY before a normal shutdown instead of hanging up
@@ -169,43 +99,19 @@ def decode_command(payload: bytes) -> RemotingCommand:
     if payload[0] == _JSON:
         return _decode_json(payload, body_start)
     if payload[0] == _BINARY:
-        header = decode_binary_header(payload[4:body_start])
-        return RemotingCommand(
-            code=header.code,
-            opaque=header.opaque,
-            flag=header.flag,
-            ext_fields=header.ext_fields,
-            body=payload,
-            body_start=body_start,
-            remark=header.remark,
-            language=_LANGUAGES_BY_BYTE.get(header.language, _OTHER),
-            version=header.version,
-        )
+        return _decode_binary(payload, body_start)
     raise ProtocolError(f"the header has serialize type {payload[0]}; expected 0 (JSON) or 1 (ROCKETMQ)")
 
 
-def encode_command(command: RemotingCommand, serialize_type: SerializeType = SerializeType.JSON) -> bytes:
+def encode_command(command: RemotingCommand) -> bytes:
     """Return the whole frame of a command, with its length field. Raises ProtocolError if it cannot be written."""
-    if serialize_type is SerializeType.ROCKETMQ:
-        binary = encode_binary_header(
-            BinaryHeader(
-                command.code,
-                int(command.language),
-                command.version,
-                command.opaque,
-                command.flag,
-                command.remark,
-                command.ext_fields,
-            )
-        )
-        return _frame(binary, command.body, serialize_type)
     header = (
         f'{{"code":{command.code:d},"flag":{command.flag},"language":"{command.language.name}",'
         f'"opaque":{command.opaque},"version":{command.version}'
     )
     if command.remark is not None:
         header += f',"remark":{_quoted(command.remark)}'
-    return _frame((header + _ext_fields_member(command.ext_fields)).encode(), command.body, serialize_type)
+    return _frame((header + _ext_fields_member(command.ext_fields)).encode(), command.body)
 
 
 def encode_request(
@@ -216,7 +122,7 @@ def encode_request(
         f'{{"code":{int(code)},"flag":{ONEWAY_FLAG if oneway else 0},"language":"{LANGUAGE.name}",'
         f'"opaque":{opaque},"version":{VERSION}'
     )
-    return _frame((header + _ext_fields_member(ext_fields)).encode(), body, SerializeType.JSON)
+    return _frame((header + _ext_fields_member(ext_fields)).encode(), body)
 
 
 def encode_response(
@@ -226,7 +132,7 @@ def encode_response(
     ext_fields: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> bytes:
-    """Return the whole frame of the response to `request`. The header is always JSON, as with Java servers."""
+    """Return the whole frame of the response to `request`."""
     return encode_command(
         RemotingCommand(code, request.opaque, RESPONSE_FLAG, dict(ext_fields or {}), body, 0, remark or None)
     )
@@ -239,11 +145,11 @@ def _ext_fields_member(ext_fields: Mapping[str, str]) -> str:
     return f',"extFields":{{{",".join([f"{_quoted(key)}:{_quoted(text)}" for key, text in ext_fields.items()])}}}}}'
 
 
-def _frame(header: bytes, body: bytes, serialize_type: SerializeType) -> bytes:
+def _frame(header: bytes, body: bytes) -> bytes:
     length = 4 + len(header) + len(body)
     if length > MAX_FRAME_SIZE_BYTES or len(header) > _MAX_HEADER_BYTES:
         raise ProtocolError(f"a frame of {length} bytes is too large; RocketMQ reads at most {MAX_FRAME_SIZE_BYTES}")
-    return b"".join((_PREFIX.pack(length, serialize_type << 24 | len(header)), header, body))
+    return b"".join((_PREFIX.pack(length, len(header)), header, body))
 
 
 _quoted: Final[Callable[[str], str]] = encode_basestring_ascii
@@ -313,6 +219,40 @@ def _without_surrogates(remark: object, ext_fields: Mapping[str, str] | None) ->
         for key, value in (ext_fields or {}).items()
     }
     return remark, clean
+
+
+_FIXED: Final = Struct(">hBhiii")  # code, language, version, opaque, flag, length of the remark
+_INT: Final = Struct(">i")
+_KEY_LENGTH: Final = Struct(">H")
+
+
+def _decode_binary(payload: bytes, body_start: int) -> RemotingCommand:
+    data = payload[4:body_start]
+    try:
+        code, language, version, opaque, flag, remark_size = _FIXED.unpack_from(data)
+        remark, at = _text(data, _FIXED.size, remark_size)
+        (map_size,) = _INT.unpack_from(data, at)
+        at += _INT.size
+        if map_size < 0 or at + map_size > len(data):
+            raise ProtocolError(f"a header of {len(data)} bytes announces {map_size} bytes of ext fields")
+        ext_fields, end = {}, at + map_size
+        while at < end:
+            key, at = _text(data, at + _KEY_LENGTH.size, *_KEY_LENGTH.unpack_from(data, at))
+            value, at = _text(data, at + _INT.size, *_INT.unpack_from(data, at))
+            ext_fields[key] = value
+    except (StructError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a binary header is damaged: {error}") from error
+    if at != end:
+        raise ProtocolError("the ext fields of a binary header are longer than announced")
+    named = _LANGUAGES_BY_BYTE.get(language, _OTHER)
+    return RemotingCommand(code, opaque, flag, ext_fields, payload, body_start, remark or None, named, version)
+
+
+def _text(data: bytes, start: int, size: int) -> tuple[str, int]:
+    end = start + size
+    if size < 0 or end > len(data):
+        raise ProtocolError(f"a text of {size} bytes does not fit into a header of {len(data)}")
+    return data[start:end].decode(), end
 
 
 _FIRST_OF_5: Final = 413
