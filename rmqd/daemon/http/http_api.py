@@ -71,7 +71,7 @@ class HttpApi:
 
     def app(self) -> Starlette:
         """The ASGI app with all endpoints."""
-        named, changing = self._checked, partial(self._checked, is_change=True)
+        named, changing = self._named, self._changing
         return Starlette(
             routes=[
                 Route("/livez", self.livez),
@@ -140,15 +140,11 @@ class HttpApi:
 
     async def page(self, request: Request) -> Response:
         """Return the status as an HTML page. `open` names the groups that are expanded."""
-        status, config = await self._status(), self._config()
-        opened = request.query_params.getlist("open") or None
-        return HTMLResponse(await self._page.page(status, config, opened), headers=PAGE_HEADERS)
+        return await self._rendered("page.html", request.query_params.getlist("open") or None)
 
     async def live(self, request: Request) -> Response:
         """Return the page's main part, for the script that updates the page. Only groups in `open` are expanded."""
-        status, config = await self._status(), self._config()
-        opened = request.query_params.getlist("open")
-        return HTMLResponse(await self._page.live(status, config, opened), headers=PAGE_HEADERS)
+        return await self._rendered("live.html", request.query_params.getlist("open"))
 
     async def static(self, request: Request) -> Response:
         """Return a file of the page. Its URL contains a hash of its content, so browsers may cache it."""
@@ -169,14 +165,13 @@ class HttpApi:
 
     async def reload(self, _request: Request) -> Response:
         """Reload the configuration. If it has problems, respond 500 with the reasons and change nothing."""
-        report = await self._daemon.reload()
-        return JSONResponse(report.as_document(), 200 if report.successful else 500)
+        return _report_response(await self._daemon.reload())
 
     async def concurrency(self, request: Request) -> Response:
         """Change how many calls of one group run at once to `calls`, until the next reload."""
         group, calls = request.path_params["group"], request.query_params.get("calls", "")
         edit = partial(with_concurrency, group=group, concurrency=calls)
-        return await _changed(self._daemon.change(edit), {"group": group, "concurrency": calls})
+        return _report_response(await self._daemon.change(edit), group=group, concurrency=calls)
 
     async def canary(self, request: Request) -> Response:
         """Change the share of a group's canary to `share`, or, without it, make the canary the only handler.
@@ -187,29 +182,27 @@ class HttpApi:
         edit = partial(with_promoted_canary, group=group)
         if share is not None:
             edit = partial(with_canary_share, group=group, share=share)
-        return await _changed(self._daemon.change(edit), {"group": group, "share": share})
+        return _report_response(await self._daemon.change(edit), group=group, share=share)
 
     async def restart(self, request: Request) -> Response:
         """Load the code of one group again. If it cannot be loaded, respond 500 with the reasons and change nothing."""
         group = request.path_params["group"]
-        return await _changed(self._daemon.restart(group), {"group": group})
+        return _report_response(await self._daemon.restart(group), group=group)
 
     async def _switch(
         self, request: Request, action: Callable[[str, PauseScope], Awaitable[None]], result: str
     ) -> Response:
-        group = request.path_params["group"]
-        try:
-            scope = _scope(request)
-            await action(group, scope)
-            if scope == WHOLE_GROUP:
-                self._daemon.held.pop(group, None)
-        except UnknownGroupError as error:
-            return JSONResponse({"error": str(error)}, 404)
-        except (ValueError, WholeGroupOnlyError) as error:
-            return JSONResponse({"error": str(error)}, 400)
+        group, scope = request.path_params["group"], _scope(request)
+        await action(group, scope)
+        if scope == WHOLE_GROUP:
+            self._daemon.held.pop(group, None)
         view = await self._daemon.host.view()
         document = {"group": group, "result": result, "scope": asdict(scope)}
         return JSONResponse(document | pause_document(view, group, scope))
+
+    async def _rendered(self, template: str, opened: list[str] | None) -> Response:
+        html = await self._page.render(template, await self._status(), self._config(), opened)
+        return HTMLResponse(html, headers=PAGE_HEADERS)
 
     def _config(self) -> dict[str, Any]:
         config, about = self._daemon.config, self._daemon.about()
@@ -220,10 +213,22 @@ class HttpApi:
     async def _status(self) -> dict[str, Any]:
         return await status_document(await self._daemon.host.view(), self._daemon.recorder, self._daemon.about())
 
-    def _checked(self, endpoint: Endpoint, *, is_change: bool = False) -> Endpoint:
+    def _named(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:
-            refusal = self._check_names(request) or (self._check_change(request) if is_change else None)
-            return _refusal(refusal) or await endpoint(request)
+            return _refusal(self._check_names(request)) or await endpoint(request)
+
+        return checked
+
+    def _changing(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            if (refused := _refusal(self._check_names(request) or self._check_change(request))) is not None:
+                return refused
+            try:
+                return await endpoint(request)
+            except UnknownGroupError as error:
+                return JSONResponse({"error": str(error)}, 404)
+            except (ValueError, WholeGroupOnlyError) as error:
+                return JSONResponse({"error": str(error)}, 400)
 
         return checked
 
@@ -242,15 +247,8 @@ class HttpApi:
         )
 
 
-async def _changed(change: Awaitable[ReloadReport], document: dict[str, Any]) -> Response:
-    """Return the response to a change of one group, with `document` added to the report."""
-    try:
-        report = await change
-    except UnknownGroupError as error:
-        return JSONResponse({"error": str(error)}, 404)
-    except ValueError as error:
-        return JSONResponse({"error": str(error)}, 400)
-    return JSONResponse(report.as_document() | document, 200 if report.successful else 500)
+def _report_response(report: ReloadReport, **more: object) -> Response:
+    return JSONResponse(report.as_document() | more, 200 if report.successful else 500)
 
 
 def _scope(request: Request) -> PauseScope:

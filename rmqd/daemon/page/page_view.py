@@ -281,19 +281,17 @@ class StatusPage:
             "address_of": address_of,
         }
 
-    async def page(self, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> bytes:
-        """Return the whole page. `opened` names the expanded groups; None decides by their number of queues."""
-        return await self._render("page.html", _values(status, config, opened))
+    async def render(
+        self, template: str, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None
+    ) -> bytes:
+        """Return the page (`page.html`), or its main part (`live.html`).
 
-    async def live(self, status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str]) -> bytes:
-        """Return the page's main part, which changes over time."""
-        return await self._render("live.html", _values(status, config, opened))
-
-    async def _render(self, name: str, values: dict[str, Any]) -> bytes:
+        `opened` names the expanded groups; None decides by their number of queues.
+        """
         if not self._compiled:  # takes a tenth of a second
             names = self._templates.list_templates(["html"])
             self._compiled = await in_own_thread(lambda: {one: self._templates.get_template(one) for one in names})
-        pieces = self._compiled[name].generate(values)
+        pieces = self._compiled[template].generate(_values(status, config, opened))
         return b"".join(["".join(found).encode() async for found in slices(pieces, PIECES)])
 
 
