@@ -238,6 +238,10 @@ class UnreadableMessage(Message):
 
     __slots__ = ()
 
+    offset_msg_id = born_host = store_host = ""
+    prepared_transaction_offset = 0
+    sys_flag = 0  # the body is shown as stored
+
     def __init__(self, block: MessageBlock, start: int, end: int) -> None:
         self.placed(block, start, start, end, 0, 0)
         self.queue_offset = self._long(QUEUE_OFFSET_AT)
@@ -248,31 +252,6 @@ class UnreadableMessage(Message):
     def record_topic(self) -> str:
         """The topic that the record was pulled from."""
         return self.block.message_queue.topic
-
-    @property
-    def offset_msg_id(self) -> str:
-        """Empty, because the store host is unknown."""
-        return ""
-
-    @property
-    def sys_flag(self) -> int:
-        """No flags, so that the body is shown as stored."""
-        return 0
-
-    @property
-    def born_host(self) -> str:
-        """Unknown, so empty."""
-        return ""
-
-    @property
-    def store_host(self) -> str:
-        """Unknown, so empty."""
-        return ""
-
-    @property
-    def prepared_transaction_offset(self) -> int:
-        """Unknown, so 0."""
-        return 0
 
     def _int(self, at: int) -> int:
         return super()._int(at) if self._start + at + 4 <= self._body_end else 0
