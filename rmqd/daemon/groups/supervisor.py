@@ -309,21 +309,19 @@ class GroupSupervisor:
                 await asyncio.wait({running})
 
     async def _rest(self, error: Exception, lived_seconds: float) -> None:
-        seconds = self._backoff.after(lived_seconds)
-        self._failure = describe(leaves_of(error)[0])
-        self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
         while True:
+            seconds = self._backoff.after(lived_seconds)
+            self._failure = describe(leaves_of(error)[0])
+            self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
             if await wait_within(self._clock, seconds, self._wanted.wait()):
                 return
             try:
                 consumer = self._build()
             except Exception as again:  # noqa: BLE001 such as a handler whose constructor needs an unavailable service
-                seconds = self._backoff.after(0.0)
-                self._failure = describe(leaves_of(again)[0])
-                self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=again)
-                continue
-            self._replace(consumer)
-            return
+                error, lived_seconds = again, 0.0
+            else:
+                self._replace(consumer)
+                return
 
     def _replace(self, consumer: Consumer) -> None:
         self._past = add_past(self._edge.of_group(self._consumer.snapshot(with_queues=False)), self._past)
