@@ -33,6 +33,7 @@ from rmqd.consumer.health.group_problems import (
     Difference,
     differences,
     model_difference,
+    named,
     order_difference,
     settings_problem,
     unknown_problem,
@@ -241,7 +242,7 @@ class Consistency:
             if of_ids_only or not others:  # the broker knows only our subscription, perhaps from before a reload
                 continue
             for difference in self._differences_of_view(view):
-                seen.setdefault(difference, f"broker {name}, of {_some(others)}")
+                seen.setdefault(difference, f"broker {name}, of {named(others, 3)}")
             for member, difference in await self._differences_of_members(reader, views.found, others - asked):
                 seen[difference] = f"member {member}"
             asked |= others
@@ -293,8 +294,3 @@ class Consistency:
             own = None if connection is None else connection.local_address
             others = sorted(m.client_addr for m in view.connection_set if m.client_id == ours and m.client_addr != own)
             yield Difference("client_id_conflict", ours, f"{ours} is also connected from {', '.join(others)}")
-
-
-def _some(members: Collection[str]) -> str:
-    shown = sorted(members)[:3]
-    return ", ".join(shown) + (f" and {len(members) - len(shown)} more" if len(members) > len(shown) else "")

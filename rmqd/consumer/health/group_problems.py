@@ -18,11 +18,11 @@ from rmqd.wire.topics import is_retry_topic
 MAX_NAMED = 4
 
 
-def named(names: Iterable[str]) -> str:
+def named(names: Iterable[str], most: int = MAX_NAMED) -> str:
     """Return some of the names in order: `a, b, c, d and 3 more`."""
     every = sorted(names)
-    more = f" and {len(every) - MAX_NAMED} more" if len(every) > MAX_NAMED else ""
-    return ", ".join(every[:MAX_NAMED]) + more
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
 
 
 def places(queues: Iterable[MessageQueue]) -> str:
