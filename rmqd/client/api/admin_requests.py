@@ -140,20 +140,19 @@ async def reset_offset(
     topic: str,
     timestamp_ms: int,
     *,
-    force: bool = True,
     queue_id: int | None = None,
     offset: int | None = None,
 ) -> dict[MessageQueue, int]:
     """Reset a group to a time (Unix milliseconds, or RESET_TO_END), in all queues of a broker or in one.
 
-    Without `force`, queues are not moved forward. A 5.x broker notifies the members in the response to their next pull.
+    Queues are also moved forward. A 5.x broker notifies the members in the response to their next pull.
     A 4.x broker pushes the reset to them, and raises ConsumerNotOnlineError if there are none. Returns the new offsets.
     """
     header = ResetOffsetRequestHeader(
         topic=topic,
         group=group,
         timestamp=timestamp_ms,
-        is_force=force,
+        is_force=True,
         queue_id=-1 if queue_id is None else queue_id,
         offset=offset,
     )
