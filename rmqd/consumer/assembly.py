@@ -82,7 +82,7 @@ def assemble(
         service = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
     if (transactions := getattr(store, "transactions", None)) is not None:
         service.transactions = transactions
-        transactions.in_order = leases is not None and not options.order_by
+        transactions.in_order = options.is_queue_in_order
     context = GroupContext(
         options=options,
         client=client,

@@ -322,6 +322,11 @@ class ConsumerOptions(GroupKeys):
         return self.consume_mode == "orderly" or bool(self.order_by)
 
     @property
+    def is_queue_in_order(self) -> bool:
+        """Whether each queue is handled one message after the other, so that none passes one that is retried."""
+        return self.consume_mode == "orderly" and not self.order_by
+
+    @property
     def is_lite(self) -> bool:
         """Whether the group consumes lite topics."""
         return any(subscription.lite_topics for subscription in self.subscriptions.values())

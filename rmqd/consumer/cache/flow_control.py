@@ -40,8 +40,7 @@ class Thresholds:
             count = max(1, options.pull_threshold_for_topic // owned_queues)
         if owned_queues and options.pull_threshold_size_for_topic_bytes != -1:
             size = max(1, options.pull_threshold_size_for_topic_bytes // owned_queues)
-        is_one_by_one = options.consume_mode == "orderly" and not options.order_by
-        return cls(count, size, NO_SPAN if is_one_by_one else options.consume_concurrently_max_span)
+        return cls(count, size, NO_SPAN if options.is_queue_in_order else options.consume_concurrently_max_span)
 
 
 def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:

@@ -48,7 +48,7 @@ class Deduplication:
         self.clock = clock
         self._is_paused = is_paused
         self._group = options.plain_group
-        self._in_order = options.consume_mode == "orderly" and not options.order_by
+        self._in_order = options.is_queue_in_order
         owner = secrets.token_hex(8)
         terms = ClaimTerms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
         store = open_store(options.deduplication.store, options.deduplication.url, terms)
