@@ -246,9 +246,6 @@ def _describe(error: BaseException) -> str:
     return describe(error)[:MAX_REMARK_CHARACTERS] + place
 
 
-_SUCCESS: Final = int(ResponseCode.SUCCESS)
-
-
 class OperatorRequests:
     """Answers the requests for one group. `run` samples the rates for running info."""
 
@@ -275,25 +272,22 @@ class OperatorRequests:
     async def answer(self, command: RemotingCommand) -> Reply | None:
         """Answer one request; None if no response is expected. Raises ProtocolError for an undecodable request."""
         with structlog.contextvars.bound_contextvars(group=self._context.options.group):
-            return await self._answer(command)
-
-    async def _answer(self, command: RemotingCommand) -> Reply | None:
-        match command.code:
-            case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-                await self._reset(command)
-                return None
-            case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
-                body = self._offsets(GetConsumerStatusRequestHeader.from_ext_fields(command.ext_fields).topic)
-            case RequestCode.GET_CONSUMER_RUNNING_INFO:
-                asked = GetConsumerRunningInfoRequestHeader.from_ext_fields(command.ext_fields)
-                body = await self._running_infos(bool(asked.jstack_enable))
-            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
-                header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(command.ext_fields)
-                body = (await self._direct.consume(command.body, header.broker_name or "")).to_json()
-            case _:
-                remark = f"request type {command.code} not supported"
-                return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
-        return (_SUCCESS, "", {}, body)
+            match command.code:
+                case RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+                    await self._reset(command)
+                    return None
+                case RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+                    body = self._offsets(GetConsumerStatusRequestHeader.from_ext_fields(command.ext_fields).topic)
+                case RequestCode.GET_CONSUMER_RUNNING_INFO:
+                    asked = GetConsumerRunningInfoRequestHeader.from_ext_fields(command.ext_fields)
+                    body = await self._running_infos(bool(asked.jstack_enable))
+                case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                    header = ConsumeMessageDirectlyResultRequestHeader.from_ext_fields(command.ext_fields)
+                    body = (await self._direct.consume(command.body, header.broker_name or "")).to_json()
+                case _:
+                    remark = f"request type {command.code} not supported"
+                    return (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark, {}, b"")
+        return (int(ResponseCode.SUCCESS), "", {}, body)
 
     async def _reset(self, command: RemotingCommand) -> None:
         """Reset this member's queues of a topic. All members get the same list, and each resets its own queues."""
