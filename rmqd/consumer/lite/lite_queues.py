@@ -116,16 +116,7 @@ def divided_by_lite_topic(
     blocks = []
     for name in dict.fromkeys([*messages, *corrupt]):
         queue = queue_of(message_queue.topic, name, message_queue.broker_name)
-        handle = PopHandle(
-            start_offset=0,
-            pop_time=header.pop_time,
-            invisible_time=header.invisible_time,
-            revive_queue_id=header.revive_qid,
-            retry=RetryFlag.NORMAL,
-            broker_name=message_queue.broker_name,
-            queue_id=queue.queue_id,
-            queue_offset=0,
-        )
+        handle = header.handle(RetryFlag.NORMAL, queue.broker_name, queue.queue_id, start_offset=0, queue_offset=0)
         whole = LiteBlock(reply.data, queue, message_queue.topic, name, handle, due, reply.namespace, most)
         whole.decompressed = reply.decompressed
         block = whole.holding(messages.get(name, []), reply.size_bytes // (len(messages) or 1))

@@ -76,15 +76,10 @@ def divided(
         queue = PoppedQueue(retry, message.stored_queue_id)
         if (known := blocks.get(queue)) is not None:
             return known
-        handle = PopHandle(
-            start_offset=starts.get(queue, message.queue_offset),
-            pop_time=header.pop_time,
-            invisible_time=header.invisible_time,
-            revive_queue_id=header.revive_qid,
-            retry=retry,
-            broker_name=message_queue.broker_name,
-            queue_id=queue.queue_id,
-            queue_offset=message.queue_offset,
+        offset = message.queue_offset
+        start = starts.get(queue, offset)
+        handle = header.handle(
+            retry, message_queue.broker_name, queue.queue_id, start_offset=start, queue_offset=offset
         )
         real = MessageQueue(retry.real_topic(group, message_queue.topic), message_queue.broker_name, queue.queue_id)
         block = blocks[queue] = PopBlock(reply.data, real, message_queue.topic, handle, due, reply.namespace)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from rmqd.codes import RequestCode
 from rmqd.wire.headers.request_header import Header, RequestHeader
+from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 
 
 class PopMessageRequestHeader(RequestHeader, code=RequestCode.POP_MESSAGE):
@@ -41,6 +42,13 @@ class PopMessageResponseHeader(Header):
     start_offset_info: str | None = None
     msg_offset_info: str | None = None
     order_count_info: str | None = None
+
+    def handle(
+        self, retry: RetryFlag, broker_name: str, queue_id: int, *, start_offset: int, queue_offset: int
+    ) -> PopHandle:
+        """Return the handle of one of the messages."""
+        times = self.pop_time, self.invisible_time
+        return PopHandle(start_offset, *times, self.revive_qid, retry, broker_name, queue_id, queue_offset)
 
 
 class AckMessageRequestHeader(RequestHeader, code=RequestCode.ACK_MESSAGE):
