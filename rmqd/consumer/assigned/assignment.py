@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 import structlog
 
-from rmqd.consumer.assigned.queue_status import RequestLoop, StallFacts
+from rmqd.consumer.assigned.request_loop import RequestLoop
+from rmqd.consumer.assigned.stall_facts import StallFacts
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import CAUSES, STUCK, Problem

@@ -13,7 +13,7 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_status import RequestLoop
+from rmqd.consumer.assigned.request_loop import RequestLoop
 from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock

@@ -13,7 +13,7 @@ import structlog
 
 from rmqd.client.api.offset_requests import get_max_offset
 from rmqd.consumer.assigned.assignment import Assignment, LazyEvent
-from rmqd.consumer.assigned.queue_status import StallFacts
+from rmqd.consumer.assigned.stall_facts import StallFacts
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext, ReleasedOffset
 from rmqd.consumer.offsets.start_offsets import QueueStart

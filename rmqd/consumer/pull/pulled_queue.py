@@ -14,7 +14,7 @@ from typing import Final
 import structlog
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_status import RequestLoop
+from rmqd.consumer.assigned.request_loop import RequestLoop
 from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.assigned.queue_status import StallFacts
+from rmqd.consumer.assigned.stall_facts import StallFacts
 from rmqd.consumer.health.causes import STALL_CAUSES, Problem, explain_failure
 from rmqd.errors import (
     NameServerError,

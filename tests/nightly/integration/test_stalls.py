@@ -46,7 +46,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second instead of twenty."""
     for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
-    monkeypatch.setattr("rmqd.consumer.assigned.queue_status.SLOW_CALL_SECONDS", 0.8)
+    monkeypatch.setattr("rmqd.consumer.assigned.stall_facts.SLOW_CALL_SECONDS", 0.8)
 
 
 def send(cluster: RealCluster, topic: str, count: int, queues: int = 1) -> None:

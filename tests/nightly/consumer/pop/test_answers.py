@@ -157,7 +157,7 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
 ) -> None:
     for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}", seconds)
-    monkeypatch.setattr("rmqd.consumer.assigned.queue_status.SLOW_CALL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.assigned.stall_facts.SLOW_CALL_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pop.pop_loop.EXCEPTION_DELAY_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
     handler = Blocked()

@@ -1,94 +1,12 @@
-"""The loop of an assignment, as the rest of the group sees it, and the cause of a stall.
-
-The cause is found from local facts, without requests.
-"""
+"""The cause of a stall, from local facts, without requests."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.consumer.cache.flow_control import Reason
-from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem, explain_failure, found
 from rmqd.errors import RmqdError
-from rmqd.errors.broker_errors import (
-    BrokerError,
-    FilterDataNotExistError,
-    FilterDataNotLatestError,
-    SubscriptionNotExistError,
-    SubscriptionNotLatestError,
-)
-from rmqd.wire.message_queue import MessageQueue
-
-# The broker has no filter of this group, or an outdated one. A heartbeat sends the current one.
-_SUBSCRIPTION_AWAY: Final = (
-    SubscriptionNotExistError,
-    SubscriptionNotLatestError,
-    FilterDataNotExistError,
-    FilterDataNotLatestError,
-)
-
-
-class RequestLoop(ABC):
-    """The requests for messages of one assignment. `asked_at` and `answered_at` are monotonic.
-
-    `begun_at` is when its cache was created (Unix seconds): at the acquisition, or when an operator moved the queue.
-    """
-
-    def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
-        self.held_by: Reason | None = None  # why no request is sent now
-        self.failure: RmqdError | None = None  # error of the last request
-        self.answered_at = self.asked_at = context.clock.monotonic()
-        self.begun_at = context.clock.wall()
-        self._context = context
-        self._message_queue = message_queue
-
-    @property
-    @abstractmethod
-    def process_queues(self) -> Sequence[ProcessQueue]:
-        """The caches of the queues with messages."""
-
-    @property
-    @abstractmethod
-    def is_behind(self) -> bool:
-        """Whether messages wait on the broker, by its last response."""
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether an operator paused the whole assignment."""
-        return self._context.pauses.hold(self._message_queue)
-
-    @abstractmethod
-    def take_over_options(self) -> int:
-        """Apply changed options at once. Returns how many cached messages the new filter discards."""
-
-    def apply_pauses(self) -> None:
-        """Apply the operator's pauses to the caches."""
-        self._context.idle.pop(self._message_queue, None)
-        for process_queue in self.process_queues:
-            if self.is_paused or self._context.pauses.hold(process_queue.message_queue):
-                process_queue.pause()
-            elif process_queue.is_paused:
-                process_queue.resume()
-                self._context.service.submit(process_queue)
-
-    def _bring_up_to_date(self, error: RmqdError) -> bool:
-        """Send a heartbeat soon if the broker lacked our subscription. Refresh a route that may be stale.
-
-        Returns whether the route may be stale.
-        """
-        client = self._context.client
-        if isinstance(error, _SUBSCRIPTION_AWAY):
-            client.heartbeat.beat_soon()
-        is_stale = not isinstance(error, BrokerError) or error.stale_route
-        if is_stale:
-            client.routes.refresh_soon([self._message_queue.topic])
-        return is_stale
-
 
 SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stall
 
