@@ -202,30 +202,28 @@ class HeldBatches(CircuitBreaker):
     def _hand_out(self, again: list[_Held]) -> None:
         self._held = [held for held in self._held if held not in again]
         for held in again:
-            self._begin(self._hand_out_again(held))
+            self._begin(self._settle(held, again=True))
 
     def _let_go(self, counts: Callable[[_Held], bool]) -> None:
         """Send back the held batches that `counts` selects, and all batches of queues that are being released."""
         for held in list(self._held):
             if counts(held) or held.process_queue.is_releasing or held.process_queue.dropped:
                 self._held.remove(held)
-                must_stay = self._must_stay(held.batch, held.error)
-                self._begin(self._hand_out_again(held) if must_stay else self._send_back(held))
+                self._begin(self._settle(held, again=self._must_stay(held.batch, held.error)))
 
     def _must_stay(self, batch: Batch, error: BaseException | None) -> bool:
         """Whether a send-back would dead-letter a message although the handler is at fault."""
         failed = (batch[index] for index in failures_of(batch, error))
         return self.circuit.state != "closed" and any(map(self._retry_policy.is_last_attempt, failed))
 
-    async def _send_back(self, held: _Held) -> None:
-        await self._settlement.settle(held.process_queue, held.batch, held.error, is_reported=True)
-        held.process_queue.end_turn()
-
-    async def _hand_out_again(self, held: _Held) -> None:
-        batch = held.batch
-        for index in failures_of(batch, held.error):
-            batch.overrule(index, AGAIN)
-        await self._settlement.settle(held.process_queue, batch, None, is_reported=True)
+    async def _settle(self, held: _Held, *, again: bool) -> None:
+        """Hand out the failed messages again, or send them back."""
+        batch, error = held.batch, held.error
+        if again:
+            for index in failures_of(batch, error):
+                batch.overrule(index, AGAIN)
+            error = None
+        await self._settlement.settle(held.process_queue, batch, error, is_reported=True)
         held.process_queue.end_turn()
 
 
