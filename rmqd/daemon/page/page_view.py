@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -91,121 +91,84 @@ MAX_OPEN_QUEUES: Final = 24  # groups with more queues are collapsed unless they
 CALM_STATES: Final = frozenset({"waiting", "pulling", "handling"})
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a histogram; `share` is its height relative to the highest bar."""
-
-    label: str
-    count: int
-    share: float
-
-
-@dataclass(slots=True)
-class TopicQueues:
-    """The queues of one topic, or its queues of the retry topic."""
-
-    topic: str
-    is_retry: bool
-    queues: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def key(self) -> str:
-        """The unique name of this table within its group."""
-        return f"{self.topic}{'-retry' if self.is_retry else ''}"
-
-    @property
-    def lag(self) -> int | None:
-        """The sum over all queues whose lag is known."""
-        return sum_of_known(queue["lag"] for queue in self.queues)
-
-    @property
-    def lag_seconds(self) -> float | None:
-        """The age of the oldest waiting message."""
-        return largest_known(queue["lag_seconds"] for queue in self.queues)
-
-    @property
-    def states(self) -> list[tuple[str, int]]:
-        """The number of queues in each state, most urgent first."""
-        counts = {state: sum(queue["state"] == state for queue in self.queues) for state in QUEUE_LOOKS}
-        return [(state, count) for state, count in counts.items() if count]
-
-    @property
-    def has_trouble(self) -> bool:
-        """Whether a queue is in a state that needs attention."""
-        return any(queue["stall"] or queue["state"] not in CALM_STATES for queue in self.queues)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """One group on the page; `body` is whether it is expanded."""
-
-    data: dict[str, Any]
-    state: str
-    body: bool
-    topics: list[TopicQueues]
-    bars: list[Bar]
-    findings: list[dict[str, Any]]
-    settings: list[tuple[str, str, bool]]
-
-    @property
-    def look(self) -> tuple[str, str]:
-        """The style of its state, and its sign."""
-        return GROUP_LOOKS.get(self.state, ("calm", "○"))
-
-    @property
-    def active(self) -> list[dict[str, Any]]:
-        """The active findings."""
-        return [finding for finding in self.findings if finding["state"] == "active"]
-
-
-def group_views(
-    status: Mapping[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], opened: Collection[str] | None
-) -> list[GroupView]:
-    """Return the groups of a status. `opened` names the expanded groups; None decides by their number of queues."""
+def _values(status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> dict[str, Any]:
+    """Return the data of the page. `opened` names the expanded groups; None decides by their number of queues."""
+    groups, own, given = status["groups"], config["config"], config["given"]
     if opened is None:
-        is_small = sum(len(group["queues"]) for group in status["groups"]) <= MAX_OPEN_QUEUES
-        opened = [group["name"] for group in status["groups"]] if is_small else []
-    return [_group(group, config, given, group["name"] in opened) for group in status["groups"]]
+        is_small = sum(len(group["queues"]) for group in groups) <= MAX_OPEN_QUEUES
+        opened = [group["name"] for group in groups] if is_small else []
+    views = [_group(group, own["groups"], given["groups"], group["name"] in opened) for group in groups]
+    return {
+        "status": status,
+        "groups": views,
+        "sums": _sums(views),
+        "settings": _settings({key: value for key, value in own.items() if key != "groups"}, given),
+        "now": status["now"],
+    }
 
 
-def _group(group: dict[str, Any], config: Mapping[str, Any], given: Mapping[str, Any], body: bool) -> GroupView:
-    name = group["name"]
-    settings = config["groups"].get(name, {})
-    set_keys = {key for key, _ in flat(given["groups"].get(name, {}))}
-    return GroupView(
-        data=group,
-        state=state_word(group),
-        body=body,
-        topics=_topics(group["queues"]) if body else [],
-        bars=_bars(group["latency"]) if body else [],
-        findings=group["findings"],
-        settings=[(key, value, key in set_keys) for key, value in flat(settings)] if body else [],
-    )
+def _group(group: dict[str, Any], own: Mapping[str, Any], given: Mapping[str, Any], body: bool) -> dict[str, Any]:
+    """Return one group on the page; `body` is whether it is expanded."""
+    name, state = group["name"], state_word(group)
+    view = {"data": group, "state": state, "look": GROUP_LOOKS.get(state, ("calm", "○")), "body": body}
+    if body:
+        view["topics"] = _topics(group["queues"])
+        view["bars"] = _bars(group["latency"])
+        view["settings"] = _settings(own.get(name, {}), given.get(name, {}))
+    return view
 
 
-def _topics(queues: list[dict[str, Any]]) -> list[TopicQueues]:
-    topics: dict[tuple[str, bool], TopicQueues] = {}
+def _topics(queues: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the queues of each topic, and then the queues of each topic's retry topic."""
+    topics: dict[tuple[bool, str], list[dict[str, Any]]] = {}
     for queue in queues:
-        key = (queue["topic"], queue["is_retry"])
-        topics.setdefault(key, TopicQueues(*key)).queues.append(queue)
-    return [topics[key] for key in sorted(topics, key=lambda key: (key[1], key[0]))]
+        topics.setdefault((queue["is_retry"], queue["topic"]), []).append(queue)
+    return [
+        {
+            "topic": topic,
+            "is_retry": is_retry,
+            "key": f"{topic}{'-retry' if is_retry else ''}",
+            "queues": found,
+            **_backlog(found),
+            "states": _counted(QUEUE_LOOKS, (queue["state"] for queue in found)),
+            "has_trouble": any(queue["stall"] or queue["state"] not in CALM_STATES for queue in found),
+        }
+        for (is_retry, topic), found in sorted(topics.items())
+    ]
 
 
-def _bars(latency: Mapping[str, Any]) -> list[Bar]:
-    """Return the histogram from the first to the last range with calls."""
+def _backlog(each: Collection[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the lag of all queues or groups together, and the age of the oldest waiting message."""
+    return {
+        "lag": sum_of_known(one["lag"] for one in each),
+        "lag_seconds": largest_known(one["lag_seconds"] for one in each),
+    }
+
+
+def _counted(order: Iterable[str], states: Iterable[str]) -> list[tuple[str, int]]:
+    """Return how often each state occurs, in this order."""
+    counts = Counter(states)
+    return [(state, counts[state]) for state in order if counts[state]]
+
+
+def _bars(latency: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the histogram from the first to the last range with calls. The highest bar has the share 1."""
     counts, bounds = latency["counts"], latency["bounds"]
     filled = [i for i, count in enumerate(counts) if count]
-    if not filled:
-        return []
-    highest = max(counts)
     return [
-        Bar(
-            f"≤ {took(bounds[i])}" if i < len(bounds) else f"> {took(bounds[-1])}",
-            counts[i],
-            counts[i] / highest,
-        )
-        for i in range(filled[0], filled[-1] + 1)
+        {
+            "label": f"≤ {took(bounds[i])}" if i < len(bounds) else f"> {took(bounds[-1])}",
+            "count": counts[i],
+            "share": counts[i] / max(counts),
+        }
+        for i in (range(filled[0], filled[-1] + 1) if filled else ())
     ]
+
+
+def _settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
+    """Return the keys and their values, and whether the user gave them."""
+    set_keys = {key for key, _ in flat(given)}
+    return [(key, value, key in set_keys) for key, value in flat(own)]
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -223,39 +186,18 @@ def written(value: object) -> str:
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSums:
-    """The sums over all groups."""
-
-    states: list[tuple[str, int]]
-    lag: int | None
-    lag_seconds: float | None
-    received: float
-    handled: float
-    failed: float
-    dead_lettered: int
-    findings: list[tuple[str, dict[str, Any]]]
-    """The group and its active finding, latest first."""
-
-    @property
-    def is_calm(self) -> bool:
-        """Whether all findings are pauses by an operator."""
-        return all(finding["cause"] == "paused" for _, finding in self.findings)
-
-
-def sums(groups: list[GroupView]) -> GroupSums:
-    counts = {state: sum(group.state == state for group in groups) for state in reversed(GROUP_LOOKS)}
-    found = [(group.data["name"], finding) for group in groups for finding in group.active]
-    return GroupSums(
-        states=[(state, count) for state, count in counts.items() if count],
-        lag=sum_of_known(group.data["lag"] for group in groups),
-        lag_seconds=largest_known(group.data["lag_seconds"] for group in groups),
-        received=sum(group.data["rates"]["received"] for group in groups),
-        handled=sum(group.data["rates"]["handled"] for group in groups),
-        failed=sum(group.data["rates"]["failed"] for group in groups),
-        dead_lettered=sum(group.data["totals"]["dead_lettered"] for group in groups),
-        findings=sorted(found, key=lambda one: -one[1]["since"]),
-    )
+def _sums(views: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sums over all groups, and their active findings, each with its group, latest first."""
+    groups = [view["data"] for view in views]
+    active = [(group["name"], one) for group in groups for one in group["findings"] if one["state"] == "active"]
+    return {
+        "states": _counted(reversed(GROUP_LOOKS), (view["state"] for view in views)),
+        **_backlog(groups),
+        **{name: sum(group["rates"][name] for group in groups) for name in ("received", "handled", "failed")},
+        "dead_lettered": sum(group["totals"]["dead_lettered"] for group in groups),
+        "findings": sorted(active, key=lambda one: -one[1]["since"]),
+        "is_calm": all(finding["cause"] == "paused" for _, finding in active),
+    }
 
 
 class StatusPage:
@@ -293,16 +235,3 @@ class StatusPage:
             self._compiled = await in_own_thread(lambda: {one: self._templates.get_template(one) for one in names})
         pieces = self._compiled[template].generate(_values(status, config, opened))
         return b"".join(["".join(found).encode() async for found in slices(pieces, PIECES)])
-
-
-def _values(status: Mapping[str, Any], config: Mapping[str, Any], opened: Collection[str] | None) -> dict[str, Any]:
-    groups = group_views(status, config["config"], config["given"], opened)
-    set_keys = {key for key, _ in flat(config["given"])}
-    rest = {key: value for key, value in config["config"].items() if key != "groups"}
-    return {
-        "status": status,
-        "groups": groups,
-        "sums": sums(groups),
-        "settings": [(key, value, key in set_keys) for key, value in flat(rest)],
-        "now": status["now"],
-    }

@@ -44,7 +44,7 @@ async def test_page(view: HostView) -> None:
     page = StatusPage()
     shown: dict[str, Any] = {"config": {"groups": {}}, "given": {"groups": {}}}
     before = Reads.total
-    most, text = await Reads.most(page.live(status, shown, ["mailer"]))
+    most, text = await Reads.most(page.render("live.html", status, shown, ["mailer"]))
     assert (most <= MOST, Reads.total - before) == (True, QUEUES)
     assert text.count(b'<tr data-key="broker-a-') == QUEUES
 
