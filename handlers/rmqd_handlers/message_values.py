@@ -133,7 +133,7 @@ def field_of(message: Message, name: str) -> Any:
 def parse_json(body: bytes) -> Any:
     """Parse standard JSON, without NaN. Raises InvalidBodyError."""
     try:
-        return json.loads(body, parse_float=Decimal, parse_constant=_refuse_constant)
+        return json.loads(body, parse_float=Decimal, parse_constant=refuse_constant)
     except RecursionError:
         raise InvalidBodyError("the body is not JSON: it is nested too deeply") from None
     except ValueError as error:
@@ -236,5 +236,6 @@ def _follow(value: Any, path: tuple[str | int, ...]) -> Any:
     return value
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN and infinities, which Python's parser accepts."""
     raise ValueError(f"{name} is not valid JSON")

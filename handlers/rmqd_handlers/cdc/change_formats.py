@@ -24,9 +24,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from rmqd_handlers.cdc.columns import PER_SECOND, ChangeColumn, ColumnSchema, Reader, described
+from rmqd_handlers.message_values import refuse_constant
 
 NO_COLUMN_SCHEMAS: Final[Mapping[str, ColumnSchema]] = {}
 
@@ -95,7 +96,7 @@ def at(time_ms: int, row: int, position: int | None = None) -> RowChange:
 def parsed(body: bytes) -> Any:
     """Return a body's JSON. Numbers with a decimal point are exact. Raises BadChangeError."""
     try:
-        return json.loads(body, parse_float=Decimal, parse_constant=_no_number)
+        return json.loads(body, parse_float=Decimal, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise BadChangeError(f"not valid JSON: {error}") from None
 
@@ -123,10 +124,6 @@ def rows_unnamed(table: str, what: str) -> str:
         f"{table} {what}: this event does not name the rows, so the copy keeps them; "
         "delete them there by hand, and set bad_rows: leave_out to continue"
     )
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not valid JSON")
 
 
 ROWS: Final = ("INSERT", "UPDATE", "DELETE")

@@ -11,11 +11,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from rmqd_handlers.message_values import MAX_DIGITS, exactly, in_utc, of_unscaled
+from rmqd_handlers.message_values import EPOCH, MAX_DIGITS, exactly, in_utc, of_unscaled
 
 Read = Callable[[Any], Any]
 
@@ -31,7 +31,6 @@ _COLUMN: Final = re.compile(
 )
 _LARGEST_EXPONENT: Final = 18  # the exponent of a bigint's first digit: a number such as 3e200000000 is never expanded
 _DIGITS: Final = re.compile(r"[+-]?[0-9]+")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _ZERO_DATE: Final = "0000-00-00"  # MySQL's zero date, which is in no calendar; Debezium converts it to null
 
 
@@ -145,7 +144,7 @@ class Reader:
         if isinstance(value, str) and value.startswith(_ZERO_DATE):
             return None
         if kind == "date":
-            return _EPOCH.date() + timedelta(days=value) if isinstance(value, int) else date.fromisoformat(value[:10])
+            return EPOCH.date() + timedelta(days=value) if isinstance(value, int) else date.fromisoformat(value[:10])
         return _time(value, schema.per_second or self._per_second, is_local=kind == "timestamp_ntz")
 
 
@@ -233,7 +232,7 @@ def _time(value: Any, per_second: int, *, is_local: bool) -> datetime:
             raise BadValueError(
                 f"{described(value)} is a time in unknown units; set time_unit, or send messages with schema"
             )
-        made = _EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
+        made = EPOCH + timedelta(microseconds=value * 1_000_000 // per_second)
     else:
         made = in_utc(datetime.fromisoformat(value))  # a time zone may move a time outside the calendar
     return made.replace(tzinfo=None) if is_local else made

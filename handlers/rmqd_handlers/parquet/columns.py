@@ -17,6 +17,7 @@ from rmqd_handlers.message_values import (
     InvalidBodyError,
     ParsedMessage,
     Value,
+    as_bytes,
     as_text,
     exactly,
     in_utc,
@@ -127,10 +128,6 @@ def _converter(kind: pa.DataType) -> Convert:
     return _CONVERTERS.get(kind, as_text)
 
 
-def _binary(value: Any) -> bytes:
-    return value if isinstance(value, bytes) else as_text(value).encode()
-
-
 def _number(value: Any) -> Decimal | int:
     number = number_in(value)
     if number is None:
@@ -192,7 +189,7 @@ def _properties(value: Any) -> list[tuple[str, str]]:
 
 _CONVERTERS: Final[Mapping[pa.DataType, Convert]] = {
     pa.string(): as_text,
-    pa.binary(): _binary,
+    pa.binary(): as_bytes,
     pa.float64(): _float,
     pa.bool_(): _boolean,
     TIMESTAMP: _timestamp,
