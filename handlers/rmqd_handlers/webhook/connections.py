@@ -93,10 +93,7 @@ class Connections:
 
 Action = Literal["ack", "wait", "retry", "dead_letter"]
 
-DEFAULTS: Final[Mapping[str, Action]] = {
-    "2xx": "ack",
-    **dict.fromkeys(map(str, HTTP_STATUSES), "dead_letter"),
-}
+DEFAULTS: Final[Mapping[str, Action]] = {"2xx": "ack", **dict.fromkeys(map(str, HTTP_STATUSES), "dead_letter")}
 """Other statuses wait, including 401, 403 and 404, which indicate an error in the options or the server."""
 
 DELAYS_SECONDS: Final[tuple[int, ...]] = (1, 5, 10, 30, *(60 * minutes for minutes in (*range(1, 11), 20, 30, 60, 120)))

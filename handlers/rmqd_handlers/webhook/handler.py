@@ -219,10 +219,8 @@ class Webhook:
         try:
             left_seconds = until - time.monotonic()
             await try_again(lambda: self._attempt(call), away, left_seconds, "webhook", _may_pass)
-        except MovedError:
-            raise
         except AwayError as error:
-            if error.wait_seconds <= 0:
+            if isinstance(error, MovedError) or error.wait_seconds <= 0:
                 raise
             later: Suspend | Retry = Retry(delay_level(error.wait_seconds))
             if batch.wait_behind(batch[-1]):  # an orderly group has no delay levels; no message follows the last one
