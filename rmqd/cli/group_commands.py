@@ -8,13 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import (
-    ClusterOptions,
-    ClusterTarget,
-    Confirmation,
-    ask_cluster,
-    end_for_errors,
-)
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, ask_cluster, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import Columns, count, document_table, format_age, plain, say, say_table
@@ -93,7 +87,7 @@ def set_mode(
     target = cluster.target(group)
     names = target.wrapped(topic), target.wrapped(group)
     wanted = config_bodies.SetMessageRequestModeRequestBody(*names, mode.upper(), share_queues if mode == "pop" else 0)
-    changes, is_known = target.ask(partial(_plan, wanted))
+    changes, is_known = target.ask_brokers(partial(_plan, wanted))
     due = [change for change in changes if change.is_due]
     errors: Mapping[str, RmqdError] = {}
     if due:
@@ -101,7 +95,7 @@ def set_mode(
         plan += [f"{change.broker}: {_mode_text(change.now)} -> {_mode_text(change.then)}" for change in due]
         planned = [_document(change, errors) for change in changes]
         confirmation.ask([f"{group}, {topic}:", *plan], as_json=cluster.as_json, document=planned)
-        errors = target.ask(partial(_carry_out, changes))
+        errors = target.ask_brokers(lambda brokers: group_queries.carry_out(brokers, changes))
     done = ", ".join(change.broker for change in due if change.broker not in errors)
     none_set = "nothing was set" if due else f"all brokers are set to {mode} already"
     cluster.say([_document(change, errors) for change in changes], [f"set on {done}" if done else none_set])
@@ -109,17 +103,10 @@ def set_mode(
 
 
 async def _plan(
-    wanted: config_bodies.SetMessageRequestModeRequestBody, client: instance.ClientInstance
+    wanted: config_bodies.SetMessageRequestModeRequestBody, brokers: broker_queries.Brokers
 ) -> tuple[list[group_queries.ModeChange], bool]:
     """Return the changes, and whether a broker knows the group."""
-    brokers = await broker_queries.Brokers.look_up(client)
     return await group_queries.plan_mode(brokers, wanted), await group_queries.is_known(brokers, wanted.consumer_group)
-
-
-async def _carry_out(
-    changes: list[group_queries.ModeChange], client: instance.ClientInstance
-) -> Mapping[str, RmqdError]:
-    return await group_queries.carry_out(await broker_queries.Brokers.look_up(client), changes)
 
 
 def _mode_text(mode: config_bodies.SetMessageRequestModeRequestBody) -> str:

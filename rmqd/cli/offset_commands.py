@@ -77,11 +77,11 @@ def _topics(target: ClusterTarget, group: str) -> list[str]:
     if (configured := target.groups.get(group)) is not None:
         return sorted(configured.subscriptions)
 
-    async def ask(client: instance.ClientInstance) -> list[str]:
-        reader = group_reader.GroupReader(await broker_queries.Brokers.look_up(client), target.wrapped(group))
+    async def ask(brokers: broker_queries.Brokers) -> list[str]:
+        reader = group_reader.GroupReader(brokers, target.wrapped(group))
         return sorted(topic for topic in await reader.topics() if not is_retry_topic(topic))
 
-    topics = target.shown(target.ask(ask))
+    topics = target.shown(target.ask_brokers(ask))
     if not topics:
         fail(ExitCode.FAILURE, f"rmqd: {group} has no offset on any broker; run `rmqd groups list` to see all groups")
     return topics

@@ -87,6 +87,14 @@ class ClusterTarget:
         """Run a query against the cluster, see `ask_cluster`."""
         return ask_cluster(self.options, question)
 
+    def ask_brokers(self, question: Callable[[broker_queries.Brokers], Awaitable[Answer]]) -> Answer:
+        """Run a query against the brokers of the cluster, which are looked up first."""
+
+        async def ask(client: instance.ClientInstance) -> Answer:
+            return await question(await broker_queries.Brokers.look_up(client))
+
+        return self.ask(ask)
+
     def _cluster_of(self, config: root_model.RootConfig, group: str) -> str:
         known = config.known_clusters
         is_by_group = self.cluster is None and group in config.groups
@@ -145,10 +153,8 @@ class ClusterOptions:
         """
         nameserver, named_by = self.nameserver, "--nameserver"
         if nameserver is None and not _has_config(self.config):
-            nameserver, named_by = (
-                os.environ.get(client_options.NAMESRV_ADDR) or None,
-                f"${client_options.NAMESRV_ADDR}",
-            )
+            named_by = f"${client_options.NAMESRV_ADDR}"
+            nameserver = os.environ.get(client_options.NAMESRV_ADDR) or None
         addresses = name_server_client.parse_addresses(nameserver or "")
         if nameserver is not None:
             _check_addresses(nameserver, addresses, named_by)
@@ -183,11 +189,7 @@ class ClusterOptions:
 
         Ends the command if a query failed.
         """
-
-        async def ask(client: instance.ClientInstance) -> tuple[Answer, Mapping[str, RmqdError]]:
-            return await question(await broker_queries.Brokers.look_up(client))
-
-        found, errors = target.ask(ask)
+        found, errors = target.ask_brokers(question)
         shown = document(target.shown(found))
         if self.as_json:
             say_json(shown)
