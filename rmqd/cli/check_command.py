@@ -107,11 +107,8 @@ def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
     for name, group in config.groups.items():
         if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
             continue
-        wanted = (
-            f"auto, which may become {group.handler.most_calls}"
-            if group.handler.concurrency == "auto"
-            else (group.handler.concurrency)
-        )
+        is_auto = group.handler.concurrency == "auto"
+        wanted = f"auto, which may become {group.handler.most_calls}" if is_auto else group.handler.concurrency
         yield group.problem(
             name,
             ("handler", "concurrency"),

@@ -10,12 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import (
-    ClusterOptions,
-    ClusterTarget,
-    Confirmation,
-    end_for_errors,
-)
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
 from rmqd.cli.terminal.output import Columns, CommandProgress, body_cell, count, message_document, say, say_table, was

@@ -216,26 +216,17 @@ def _subscription(topic: str, tags: str | None, sql: str | None) -> heartbeat_da
     if tags is not None and (meant := heartbeat_data.meant_filter(tags, heartbeat_data.EXPRESSION_TAG)) is not None:
         typer.echo(f"rmqd: warning: {tags!r} matches no message: || joins tags; expected {meant}", err=True)
     try:
-        return (
-            heartbeat_data.tag_subscription(topic, tags, 0)
-            if sql is None
-            else heartbeat_data.sql_subscription(topic, sql, 0)
-        )
+        if sql is not None:
+            return heartbeat_data.sql_subscription(topic, sql, 0)
+        return heartbeat_data.tag_subscription(topic, tags, 0)
     except InvalidNameError as error:
         raise typer.BadParameter(str(error), param_hint="--tags" if sql is None else "--sql") from None
 
 
 def _as_line(message: dict[str, Any]) -> str:
     place = f"{message['broker']}:{message['queue']}:{message['offset']}"
-    stored = output.written_time(message["stored_at_ms"])
-    parts = (
-        stored,
-        place,
-        message["msg_id"],
-        message["tags"] or "-",
-        message["keys"] or "-",
-        output.body_text(message),
-    )
+    stored, body = output.written_time(message["stored_at_ms"]), output.body_text(message)
+    parts = stored, place, message["msg_id"], message["tags"] or "-", message["keys"] or "-", body
     return printable_lines("  ".join(parts))
 
 

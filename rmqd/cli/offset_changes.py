@@ -13,12 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rmqd.cli.terminal.cluster_command import (
-    ClusterOptions,
-    ClusterTarget,
-    Confirmation,
-    end_for_errors,
-)
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, end_for_errors
 from rmqd.cli.terminal.commands import Failed, fail
 from rmqd.cli.terminal.output import Columns, count, document_table, say
 from rmqd.client.brokers import Brokers

@@ -124,12 +124,9 @@ async def _send_all(
 
     import asyncio
 
-    options, namespace = (
-        client_options.TraceOptions(TRACE_TOPIC, client_options.MAX_TRACE_CALLS),
-        client.options.namespace,
-    )
+    options = client_options.TraceOptions(TRACE_TOPIC, client_options.MAX_TRACE_CALLS)
     producer = trace_dispatcher.TracedProducer(
-        client.producer, client.routes, options, clock.SystemClock(), namespace=namespace
+        client.producer, client.routes, options, clock.SystemClock(), namespace=client.options.namespace
     )
     tracing = asyncio.create_task(producer.dispatcher.run())
     try:

@@ -83,9 +83,7 @@ def run_cases(
         run_again_and_again(path)
         return
     cases = _read(path, config)
-    log_setup.configure_logging(
-        "critical", "auto"
-    )  # failures of handlers are the subject of cases, and the report shows them
+    log_setup.configure_logging("critical", "auto")  # the report shows failures of handlers, the subject of cases
     reports: list[case_run.CaseReport] = []
     for case in cases:
         with contextlib.redirect_stdout(sys.stderr):  # output of handlers is not part of the report

@@ -134,12 +134,9 @@ def press(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> Key
         return KeyResult(state, Quit())
     state = replace(state, notice="")
     if state.question is not None:
-        answer = replace(state, question=None)
-        return (
-            KeyResult(answer, state.question)
-            if key in "yY"
-            else KeyResult(replace(answer, notice="nothing was changed"))
-        )
+        if key in "yY":
+            return KeyResult(replace(state, question=None), state.question)
+        return KeyResult(replace(state, question=None, notice="nothing was changed"))
     if state.typed is not None:
         return KeyResult(_type(state, state.typed, key))
     if state.pages is not None:
