@@ -78,10 +78,6 @@ class Stage:
         [group] = self.groups.snapshot(with_queues=True).groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
 
-    async def ready(self, timeout_seconds: float) -> None:
-        """Wait until the group consumes, at most for this time."""
-        await self.groups.started(timeout_seconds)
-
     async def catch_up(self, timeout_seconds: float) -> None:
         """Let the group handle the stored messages, at most for this time."""
         with contextlib.suppress(TimeoutError):
@@ -277,7 +273,7 @@ class Play:
             stop = tasks.create_task(self._stop.wait(), name="stop")
             if self._is_on_spark:
                 self._hint = HINT_STARTING
-                ready = tasks.create_task(stage.ready(SPARK_START_SECONDS), name="start")
+                ready = tasks.create_task(stage.groups.started(SPARK_START_SECONDS), name="start")
                 await asyncio.wait({ready, stop, running}, return_when=asyncio.FIRST_COMPLETED)
                 ready.cancel()
                 self._hint = HINT

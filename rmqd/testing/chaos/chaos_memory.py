@@ -48,9 +48,15 @@ class Memory:
         """Return whether an object's class is from the author."""
         return self.wrote(type(value).__module__) and not isinstance(value, type | types.ModuleType)
 
-    def wrote(self, module_name: str) -> bool:
+    def wrote(self, module_name: str | None) -> bool:
         """Return whether a module is from the author."""
-        return _is_own(module_name, self._package)
+        top = (module_name or "").partition(".")[0]
+        if top == self._package and top:
+            return True
+        if not top or top in ("rmqd", "builtins") or top in sys.stdlib_module_names - {"__main__"}:
+            return False
+        file = getattr(sys.modules.get(module_name or ""), "__file__", None) or ""
+        return not any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
 
     def values(self) -> dict[str, object]:
         """Return the current values, by the names of the variables."""
@@ -74,7 +80,7 @@ class Memory:
             for one in value:
                 self._visit(one)
         elif isinstance(value, type):
-            if _is_own(value.__module__, self._package):
+            if self.wrote(value.__module__):
                 self._visit_class(value)
         elif self.is_own(value) or type(value).__module__.startswith(_THROUGH):
             self._visit_instance(value)
@@ -87,7 +93,7 @@ class Memory:
     def _visit_function(self, function: types.FunctionType) -> None:
         if inspect.unwrap(function) is not function:
             self._visit(inspect.unwrap(function))
-        is_own = _is_own(function.__module__, self._package)
+        is_own = self.wrote(function.__module__)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
@@ -129,7 +135,7 @@ class Memory:
             return
         self._visit(type(instance))
         kept = _attributes(instance)
-        self._puts_back.append(functools.partial(_set_attributes, instance, dict(kept)))
+        self._puts_back.append(functools.partial(_set_attributes, instance, kept))
         for one in kept.values():
             self._visit(one)
 
@@ -151,12 +157,8 @@ class Memory:
             self.places.setdefault(name, read)
 
 
-def attributes_of(instance: object) -> dict[str, object]:
-    """Return the attributes of an object, from its `__dict__` and its slots."""
-    return dict(_attributes(instance))
-
-
 def _attributes(instance: object) -> dict[str, object]:
+    """Return the attributes of an object, from its `__dict__` and its slots."""
     found = dict(getattr(instance, "__dict__", {}))
     for kind in type(instance).__mro__:
         slots = vars(kind).get("__slots__", ())
@@ -171,16 +173,6 @@ def _set_attributes(instance: object, attributes: dict[str, object]) -> None:
         object.__delattr__(instance, name)
     for name, value in attributes.items():
         object.__setattr__(instance, name, value)  # bypasses frozen dataclasses and models
-
-
-def _is_own(module_name: str | None, package: str) -> bool:
-    top = (module_name or "").partition(".")[0]
-    if top == package and top:
-        return True
-    if not top or top in ("rmqd", "builtins") or top in sys.stdlib_module_names - {"__main__"}:
-        return False
-    file = getattr(sys.modules.get(module_name or ""), "__file__", None) or ""
-    return not any(folder in file.replace("\\", "/") for folder in _LIBRARY_FOLDERS)
 
 
 def _is_code(value: object) -> bool:
@@ -209,9 +201,8 @@ def _same(value: object) -> object:
 Path = tuple[object, ...]
 VARIES: Final = "(differs each time)"
 _ANY: Final = "*"  # in a path, any element of a list: a part that varies in one element varies in all
-_KEYS: Final = (
-    "(keys)"  # follows the path of a dict whose keys always vary: its values are compared like the parts of a list
-)
+# follows the path of a dict whose keys always vary: its values are compared like the parts of a list
+_KEYS: Final = "(keys)"
 _PLAIN: Final = (bool, int, float, str, bytes, type(None))
 _ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
 _DEEPEST: Final = 30
@@ -243,7 +234,7 @@ def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
     if isinstance(value, Collection | Iterator):
         return [inner(one) for one in value]  # for example rows of a cursor, a deque, a list
     if dataclasses.is_dataclass(value) or looked_into(value):
-        return {name: inner(one) for name, one in attributes_of(value).items()}
+        return {name: inner(one) for name, one in _attributes(value).items()}
     text = text_of(value, repr)
     return f"<{type(value).__name__}>" if _ADDRESS.search(text) else text
 
