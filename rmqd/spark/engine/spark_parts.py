@@ -160,7 +160,6 @@ class SparkParts:
         deduplication = self._spec.options.deduplication
         if deduplication is None:
             return None
-
         return ClaimStoreWatch(self._spec.group, deduplication, figures, self._clock)
 
     def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:

@@ -90,9 +90,7 @@ class WatchedOffsets(GroupOffsets):
 
 FETCH_INTERVAL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
 PULLS_UNDER_WAY: Final = 8
-DRAIN_PART: Final = (
-    4  # a batch should take at most 1/4 of shutdown_timeout, because a stop may have to wait for a whole batch
-)
+DRAIN_PART: Final = 4  # a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
