@@ -6,26 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-_PLAIN: Final = {
-    "boolean": "boolean",
-    "byte": "tinyint",
-    "tinyint": "tinyint",
-    "short": "smallint",
-    "smallint": "smallint",
-    "int": "int",
-    "integer": "int",
-    "long": "bigint",
-    "bigint": "bigint",
-    "float": "float",
-    "real": "float",
-    "double": "double",
-    "string": "string",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-}
-_TYPES: Final = (*dict.fromkeys(_PLAIN.values()), "decimal(p,s)", "array<>", "map<string,>", "struct<>")
+_PLAIN: Final = tuple(
+    "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz".split()
+)
+_SYNONYMS: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
+_TYPES: Final = (*_PLAIN, "decimal(p,s)", "array<>", "map<string,>", "struct<>")
 # a token, or the rest of the text if it does not start with one
 _TOKEN: Final = re.compile(r"\s*(?:([A-Za-z_]\w*|`(?:[^`]|``)+`|[0-9]+|[<>(),:])|(\S.*))", re.DOTALL)
 MAX_DIGITS: Final = 38
@@ -114,8 +99,8 @@ class _Reading:
 
     def _kind(self) -> ColumnKind:
         name = self._next("a type").lower()
-        if name in _PLAIN:
-            return ColumnKind(_PLAIN[name])
+        if (plain := _SYNONYMS.get(name, name)) in _PLAIN:
+            return ColumnKind(plain)
         if name in ("decimal", "dec", "numeric"):
             return self._decimal()
         if name not in ("array", "map", "struct"):
