@@ -61,7 +61,6 @@ def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]
     """Return the function that reads a body's record with a parsed schema. It may raise any error if the body has no
     record.
     """
-
     return lambda body: read_record(parted(body)[1] if is_registered else body, schema)
 
 

@@ -22,8 +22,6 @@ Array = np.ndarray[tuple[int], np.dtype[Any]]
 
 Octets = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
-_INT32: Final = np.int32
-
 
 def gather(data: Any, what: np.dtype[Any], places: Ints) -> Array:
     """Return the items at arbitrary byte positions of the buffer, by treating every byte as the start of an item."""
@@ -72,17 +70,17 @@ def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
     if (step := _common(np.diff(starts))) and (size := _common(ends - starts)):
         table: Octets = np.ndarray((rows, size), np.uint8, data, int(starts[0]), (step, 1))
         return of_equal_length(table, pa.binary())
-    bounds = np.empty(2 * rows, _INT32)
+    bounds = np.empty(2 * rows, np.int32)
     bounds[0::2] = starts
     bounds[1::2] = ends
     laid = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
-    return laid.take(pa.array(np.arange(0, 2 * rows, 2, dtype=_INT32)))
+    return laid.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32)))
 
 
 def parts(values: pa.Array) -> Sequence[bytes | memoryview]:
     """Return the bytes of each value of a `binary` array without nulls and without an offset into its buffers."""
     _, bounds_buffer, data = values.buffers()
-    bounds: Ints = np.frombuffer(bounds_buffer, _INT32, len(values) + 1)
+    bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(values) + 1)
     if size := _common(np.diff(bounds)):
         found: list[bytes] = np.frombuffer(data, f"V{size}", len(values)).tolist()
         return found
@@ -101,7 +99,7 @@ def texts(values: pa.Array) -> pa.Array:
 def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
     """Return an array with one value for each row, as `binary` or as ASCII strings."""
     rows, length = octets.shape
-    offsets = np.arange(0, (rows + 1) * length, length, dtype=_INT32) if length else np.zeros(rows + 1, _INT32)
+    offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32) if length else np.zeros(rows + 1, np.int32)
     whole = pa.py_buffer(np.ascontiguousarray(octets))
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(offsets), whole])
 

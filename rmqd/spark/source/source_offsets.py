@@ -1,7 +1,4 @@
-"""Start and end of a read, and a query's offsets in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow.
-
-This module imports neither pyspark nor pyarrow.
-"""
+"""Start and end of a read, and a query's offsets in Spark's checkpoint. No I/O; imports neither pyspark nor pyarrow."""
 
 from __future__ import annotations
 

@@ -101,11 +101,10 @@ _WHOLE: Final = np.dtype([*_HEAD.descr, *_HOSTS, *_TAIL.descr])
 
 # total size, magic, sys flag, and body size if both hosts are IPv4
 _unpack: Final = Struct(">II28xi44xI").unpack_from
-_body_size_at: Final = Struct(">I").unpack_from
+_size_at: Final = Struct(">I").unpack_from
 _BODY: Final = 88  # position of the body with two IPv4 hosts
 _LONGER: Final = 12  # additional bytes of an IPv6 host
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
-_total_at: Final = Struct(">I").unpack_from
 _magic_at: Final = Struct(">4xI").unpack_from
 _FIXED: Final = (*range(8), *range(36, 40), *range(84, 88))  # positions of the bytes that `_unpack` reads
 _FEWEST_ALIKE: Final = 4
@@ -148,7 +147,7 @@ class FramedReply:
                 body_start = at + _BODY
                 if sys_flag & _HOSTS_V6:
                     body_start += _LONGER * (sys_flag & _HOSTS_V6).bit_count()
-                    body_size = _body_size_at(data, body_start - 4)[0]
+                    body_size = _size_at(data, body_start - 4)[0]
                 topic = body_start + body_size
                 topic_end = topic + 1 + data[topic]
                 if magic != MAGIC_V1:
@@ -174,7 +173,7 @@ class FramedReply:
         """Return how many next records have the layout of the record at `at`; 0 if they are few or one differs."""
         data, end = self.data, at + size
         count = min((len(data) - end) // size, _MAX_ALIKE)
-        if count < _FEWEST_ALIKE or _total_at(data, end + (count - 1) * size)[0] != size:
+        if count < _FEWEST_ALIKE or _size_at(data, end + (count - 1) * size)[0] != size:
             return 0
         topic_size = range(topic, topic + (1 if _magic_at(data, at)[0] == MAGIC_V1 else 2))
         places = _deciding(1 + count, size, topic_size, properties)
@@ -263,7 +262,7 @@ class _Layout:
         flags = self.head["sys_flag"]
         self.born_long = (flags & BORN_HOST_V6) != 0
         self.store_long = (flags & STORE_HOST_V6) != 0
-        self.any_long = bool((flags & (BORN_HOST_V6 | STORE_HOST_V6)).any())
+        self.any_long = bool((flags & _HOSTS_V6).any())
         self.born_hosts = starts + _HEAD.itemsize
         self.store_timestamps = self.born_hosts + _host_bytes(self.born_long)
         self.store_hosts = self.store_timestamps + _LONG.itemsize

@@ -140,7 +140,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Record the current ends of the queues. The query reads up to them and ends."""
         cluster = cluster_of(self._options.access)
-
         patiently(lambda: self._heads.pin(cluster, self._subscribed.now(cluster)), self._options.tolerance_seconds)
 
     @reason_first()

@@ -26,12 +26,7 @@ FORMATS: Final = ("json", "avro", "protobuf")
 NAMES: Final = ("value", "valueSchema", "valueMessage", "valueRegistered", "valueRegistry", "valueSubject")
 INFER: Final = "infer"
 """Stands for a schema in a pipeline's group: infer the schema from bodies."""
-_OF: Final = {
-    "valueMessage": "protobuf",
-    "valueRegistered": "avro",
-    "valueRegistry": "avro",
-    "valueSubject": "avro",
-}
+_OF: Final = {"valueMessage": "protobuf", "valueRegistered": "avro", "valueRegistry": "avro", "valueSubject": "avro"}
 _MODULES: Final = {"avro": "fastavro", "protobuf": "google.protobuf"}
 MISSING: Final = {
     "json": "missing; expected SQL columns, such as `id bigint, amount double`; or use schema()",
