@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
@@ -37,17 +37,16 @@ LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
 
 
 def load_config(
-    path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
+    path: Path | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> RootConfig:
     """Read, check and return the configuration. Raises ConfigError with every problem.
 
     Without a path, the default paths are searched. `rmqd.plugins.model_options` also checks the plugins.
     """
-    loading = Loading(source_of(path, overrides, environ=environ), environ)
-    return loading.trusted()
+    return Loading(source_of(path, overrides, environ=environ), environ).trusted()
 
 
-def load_http(path: FilePath | None = None) -> HttpConfig:
+def load_http(path: Path | None = None) -> HttpConfig:
     """Return `http` of a configuration, for commands that ask the daemon. Raises ConfigError with every problem.
 
     Other values are not needed, so their variables, such as a group's `${PASSWORD}`, may be missing.
@@ -59,7 +58,7 @@ def load_http(path: FilePath | None = None) -> HttpConfig:
 
 
 def source_of(
-    path: FilePath | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
+    path: Path | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
 ) -> Source:
     """Read the files of a configuration. Raises ConfigError if there is none."""
     return read_source(find_config(path, environ), overrides)

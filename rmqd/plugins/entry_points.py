@@ -16,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, Final
 
 from rmqd.config.model.group_model import GroupConfig
@@ -170,11 +170,11 @@ def _changed(module_name: str) -> str:
     return f"; {path} has changed since it was imported: restart the process to use new names"
 
 
-def _file(module_name: str) -> FilePath:
-    return FilePath(getattr(sys.modules.get(module_name), "__file__", None) or "")
+def _file(module_name: str) -> Path:
+    return Path(getattr(sys.modules.get(module_name), "__file__", None) or "")
 
 
-def _state(path: FilePath) -> tuple[int, int] | None:
+def _state(path: Path) -> tuple[int, int] | None:
     """Return values that differ after a change. The time alone is the same after a change within milliseconds."""
     return (path.stat().st_mtime_ns, path.stat().st_size) if path.is_file() else None
 
@@ -184,7 +184,7 @@ def _import(module_name: str) -> object:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        here = str(FilePath.cwd())
+        here = str(Path.cwd())
         if error.name != module_name.partition(".")[0] or here in sys.path:
             raise
         # at the end of the path, so that a module here cannot shadow an installed one

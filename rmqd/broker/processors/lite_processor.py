@@ -12,8 +12,7 @@ from rmqd.broker.processors.pop_processor import LATE_MS, from_legal_offset, sta
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE
-from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionCtlRequestBody
-from rmqd.wire.bodies.pop_bodies import LiteSubscriptionAction as Action
+from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
 from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopLiteMessageRequestHeader, PopLiteMessageResponseHeader
@@ -79,16 +78,16 @@ class LiteProcessor(RequestProcessor):
     def _subscribe(self, channel: Channel, one: LiteSubscription) -> None:
         lite, client_id = self._broker.lite, one.client_id
         queues = {queue_of(one.topic, name, self._broker.name).topic for name in one.lite_topics}
-        if one.action in (Action.PARTIAL_ADD, Action.COMPLETE_ADD):
+        if one.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD):
             group = self._broker.groups.find(one.group)
             if group is None or not group.consume_enable:
                 raise Refusal(ResponseCode.ILLEGAL_OPERATION, "Consumer group is not allowed to consume.")
             lite.note_channel(client_id, channel)
-        if one.action is Action.COMPLETE_ADD:
+        if one.action is LiteSubscriptionAction.COMPLETE_ADD:
             lite.replace(client_id, one.group, one.topic, queues)
-        elif one.action is Action.COMPLETE_REMOVE:
+        elif one.action is LiteSubscriptionAction.COMPLETE_REMOVE:
             lite.leave(client_id)
-        elif one.action is Action.PARTIAL_REMOVE:
+        elif one.action is LiteSubscriptionAction.PARTIAL_REMOVE:
             lite.remove(client_id, queues)
         elif lite.is_wildcard(one.group):
             raise Refusal(ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")

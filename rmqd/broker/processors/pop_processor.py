@@ -16,8 +16,7 @@ from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, r
 from rmqd.broker.pop.pop_orders import OrderKey, pops_by_priority
 from rmqd.broker.pop.revive import Popped
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
-from rmqd.broker.store.queue_store import GetMessageStatus as Status
-from rmqd.broker.store.queue_store import GetResult
+from rmqd.broker.store.queue_store import GetMessageStatus, GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
 from rmqd.wire import receipt_handle
@@ -87,7 +86,7 @@ def illegal_queue(channel: Channel, header: QueueOfGroup, config: TopicConfig) -
 FROM_FIRST: Final = 0  # Java: ConsumeInitMode.MIN
 FROM_LAST: Final = 1  # Java: ConsumeInitMode.MAX
 _queue_offset = Struct(">20xq").unpack_from
-_WRONG_OFFSET: Final = (Status.OFFSET_TOO_SMALL, Status.OFFSET_OVERFLOW_BADLY)
+_WRONG_OFFSET: Final = (GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY)
 
 
 def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: int) -> str:
@@ -159,7 +158,7 @@ class Taking:
         self.rest += found.max_offset - found.next_begin_offset
         if found.records:
             self._keep(key, offset, found)
-        elif found.status is Status.NO_MATCHED_MESSAGE:
+        elif found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             broker.offsets.commit(group, topic, queue_id, found.next_begin_offset)
 
     def _keep(self, key: OrderKey, start: int, found: GetResult) -> None:

@@ -13,8 +13,7 @@ from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import HeldQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
-from rmqd.broker.store.queue_store import GetMessageStatus as Status
-from rmqd.broker.store.queue_store import GetResult
+from rmqd.broker.store.queue_store import GetMessageStatus, GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidNameError
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
@@ -25,12 +24,12 @@ from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessage
 from rmqd.wire.messages.properties import PullSysFlag
 
 _CODES: Final = {
-    Status.FOUND: ResponseCode.SUCCESS,
-    Status.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    Status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    Status.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    Status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    Status.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
 }
 
 
@@ -174,7 +173,7 @@ class PullMessageProcessor(RequestProcessor):
         reset = broker.offsets.take_reset(header.consumer_group, topic, queue_id)
         if reset is not None and broker.settings.useServerSideResetOffset:
             low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
-            return GetResult(Status.OFFSET_RESET, reset, low, high, [])
+            return GetResult(GetMessageStatus.OFFSET_RESET, reset, low, high, [])
         return broker.store.get(topic, queue_id, header.queue_offset, header.max_msg_nums, wanted)
 
 

@@ -21,7 +21,7 @@ from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, RecordLog
 from rmqd.errors import StorageError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import java_hash
-from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR as LIGHT_SEPARATOR
+from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR
 from rmqd.wire.messages.encode import StoredMessage, encode_record
 from rmqd.wire.messages.message_id import parse_host
 from rmqd.wire.messages.properties import INNER_BASE, INNER_MULTI_QUEUE_OFFSET, TAGS
@@ -154,7 +154,7 @@ class MessageStore:
         named = self.light.offsets(message) if self._has_light_queues else {}
         light = {name: offset for name, offset in named.items() if offset is not None}
         if named:
-            offsets = LIGHT_SEPARATOR.join("null" if offset is None else str(offset) for offset in named.values())
+            offsets = LIGHT_QUEUE_SEPARATOR.join("null" if offset is None else str(offset) for offset in named.values())
             message = replace(message, properties={**message.properties, INNER_MULTI_QUEUE_OFFSET: offsets})
         record = encode_record(message, queue_offset, at, now, self._host)
         if tags_code is None:

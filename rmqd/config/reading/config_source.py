@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
-from collections.abc import Mapping as ReadOnly
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -34,7 +33,7 @@ GROUPS_FOLDER: Final = "groups"
 DEFAULT_FILES: Final = ("config/rmqd.yaml", "/etc/rmqd/rmqd.yaml")
 
 
-def find_config(option: Path | None, environ: ReadOnly[str, str] = os.environ) -> Path:
+def find_config(option: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Return the file or folder to load: `--config`, `$RMQD_CONFIG`, or an existing default. Raises ConfigError."""
     for name, value in (("--config", option), ("$RMQD_CONFIG", environ.get("RMQD_CONFIG"))):
         if value:

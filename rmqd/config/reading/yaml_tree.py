@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Mapping as ReadOnly
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -83,7 +82,7 @@ class YamlReading:
 
 def tree_of(value: Any, place: str) -> Node:
     """Return Python values as a tree, all with one location."""
-    if isinstance(value, ReadOnly):
+    if isinstance(value, Mapping):
         return YamlMapping(place, {str(key): YamlEntry(place, tree_of(inner, place)) for key, inner in value.items()})
     if isinstance(value, list | tuple):
         return Items(place, [tree_of(inner, place) for inner in value])
@@ -97,12 +96,12 @@ def yaml_text(value: object) -> str:
 
 
 def yaml_lines(
-    value: ReadOnly[str, Any], comment: Callable[[KeyPath], str] = lambda _: "", path: KeyPath = ()
+    value: Mapping[str, Any], comment: Callable[[KeyPath], str] = lambda _: "", path: KeyPath = ()
 ) -> Iterator[str]:
     """Yield a mapping as YAML, each key on its own line, with a comment on its path."""
     for key, inner in value.items():
         line = f"{'  ' * len(path)}{yaml_text(key)}:"
-        if isinstance(inner, ReadOnly) and inner:
+        if isinstance(inner, Mapping) and inner:
             yield line
             yield from yaml_lines(inner, comment, (*path, key))
         else:

@@ -17,8 +17,7 @@ from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, RootConfig
 from rmqd.config.problems import ConfigProblem, nearest, path_text
 from rmqd.config.reading.config_source import Source
-from rmqd.config.reading.yaml_tree import YamlMapping as Tree
-from rmqd.config.reading.yaml_tree import tree_of
+from rmqd.config.reading.yaml_tree import YamlMapping, tree_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import explain_failure
 from rmqd.consumer.health.group_problems import missing_problem
@@ -121,7 +120,7 @@ class Settings:
     def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:
         groups = {self.group: {**self._section, "subscriptions": _literal(subscriptions)}}
         tree = tree_of({**self._root, "groups": groups}, _PLACE)
-        assert isinstance(tree, Tree)
+        assert isinstance(tree, YamlMapping)
         try:
             return Loading(Source((Path(_PLACE),), tree)).trusted()
         except ConfigError as error:

@@ -36,8 +36,7 @@ from rmqd.handler_api.batch import (
 from rmqd.handler_api.decisions import WAIT, asked, checked_level, checked_seconds, reason_text, wait_seconds
 from rmqd.runtime.child_process import ChildGoneError, ChildProcess, ChildRefusedError
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.logs import log_setup as logs
-from rmqd.runtime.logs.log_setup import LogSettings
+from rmqd.runtime.logs.log_setup import LogSettings, log_settings
 from rmqd.runtime.plain_text import RaisedElsewhere, text_of, traceback_of
 from rmqd.wire.message_queue import Identity, MessageQueue
 from rmqd.wire.messages.message import Message, running_group
@@ -226,13 +225,13 @@ class HandlerProcess(ChildProcess[None]):
 
     keeps_calls_open = False
     """Whether the handler has `end_calls`. A request "end_calls" calls it."""
-    _log: logs.LogSettings
+    _log: LogSettings
 
     @classmethod
     async def build(cls, spec: WorkerHandlerSpec) -> Self:
         """Start a process that creates the handler. Raises ChildNotUsableError."""
         process = await cls.begin(MODULE)
-        process._log = logs.log_settings()
+        process._log = log_settings()
         spec = replace(spec, log=process._log)
         process.keeps_calls_open = await process.ask_to_start("the handler's import", "build", spec)
         return process
@@ -243,7 +242,7 @@ class HandlerProcess(ChildProcess[None]):
 
     async def call(self, batch: Batch, clock: Clock) -> CallOutcome:
         """Handle a batch. Raises ChildGoneError, UnusableHandlerError."""
-        if (now := logs.log_settings()) is not self._log:
+        if (now := log_settings()) is not self._log:
             self._log = now
             self.post("log", now)
         call = BatchCall.of(batch)
