@@ -89,12 +89,14 @@ BROKER: Final = "broker"
 class Percentage(ValueKind):
     """A share in percent. The value is from 0.0 to 1.0."""
 
+    accepted: str = "a percentage from 0% to 100%, such as 1%"
+
     def check(self, value: object) -> float:
         number = value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
         if not _NUMBER.fullmatch(number):
-            raise wrong(f"{show(value)} is not a percentage", self._accepted())
+            raise wrong(f"{show(value)} is not a percentage", self.accepted)
         if float(number) > 100:
-            raise wrong(f"{show(value)} is out of range", self._accepted())
+            raise wrong(f"{show(value)} is out of range", self.accepted)
         return float(number) / 100
 
     def written(self, value: Any) -> Any:
@@ -102,9 +104,6 @@ class Percentage(ValueKind):
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"type": "string", "pattern": f"^{_NUMBER.pattern} *%$"})
-
-    def _accepted(self) -> str:
-        return "a percentage from 0% to 100%, such as 1%"
 
 
 _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
