@@ -52,6 +52,10 @@ NEEDED: Final = {
 }
 NEEDED_OPTIONS: Final = {"url": "a URL such as jdbc:postgresql://db/shop", "dbtable": "a table"}
 SCALARS: Final = (str, int, float, bool)
+_NEVER_COMPLETE: Final = {
+    "postgresql": "rows that the aggregate no longer contains would stay in the table",
+    "jdbc": "rows are only added to a table",
+}
 
 
 def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
@@ -83,11 +87,9 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
             yield ConfigFinding(
                 ("sink", "delete_column"), f"{sink.delete_column} is also in {key}; expected another column"
             )
-    if sink.format == "postgresql" and sink.output_mode == "complete":
-        why = "rows that the aggregate no longer contains would stay in the table"
-        yield ConfigFinding(
-            ("sink", "output_mode"), f"complete is not possible with postgresql: {why}; expected append | update"
-        )
+    if sink.output_mode == "complete" and sink.format in _NEVER_COMPLETE:
+        message = f"complete is not possible with {sink.format}: {_NEVER_COMPLETE[sink.format]}"
+        yield ConfigFinding(("sink", "output_mode"), f"{message}; expected append | update")
     if sink.format == "postgresql" and sink.output_mode == "update" and not sink.keys:
         why = "an aggregate's row would be added at every change"
         yield ConfigFinding(("sink", "output_mode"), f"update is not possible without keys: {why}; set keys")
@@ -96,11 +98,6 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
             if name not in sink.options:
                 message = f"missing; expected {accepted}"
                 yield ConfigFinding(("sink", "options", name), message, missing=True)
-        if sink.output_mode == "complete":
-            why = "rows are only added to a table"
-            yield ConfigFinding(
-                ("sink", "output_mode"), f"complete is not possible with jdbc: {why}; expected append | update"
-            )
     if sink.topic:
         try:
             check_topic(sink.topic)
