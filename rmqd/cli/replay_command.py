@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -140,7 +141,7 @@ async def _begin(
     if not plan.is_begun:
         folder.write(plan)
         await replay_run.create_shadow_group(client, plan)
-        folder.write(plan.begun())
+        folder.write(replace(plan, is_begun=True))
 
 
 def _run(

@@ -45,16 +45,15 @@ _DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
 
 
 class DataDir:
-    """A RecordLog and a Journal in a folder. `held_bytes` of the newest records are also in memory.
+    """A RecordLog and a Journal in a folder. HELD_BYTES of the newest records are also in memory.
 
     Raises StorageError if the folder cannot be locked or read.
     """
 
     usual_capacity_bytes = DISK_BYTES
 
-    def __init__(self, directory: Path, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, directory: Path) -> None:
         self.name = str(directory / FILE_NAME)
-        self._held_bytes = held_bytes
         self._loop = asyncio.get_running_loop()
         self._appended: list[RecordRow] = []
         self._discarded: list[int] = []
@@ -193,11 +192,11 @@ class DataDir:
 
     def _forget_older(self) -> None:
         """Drop a quarter of the held records at once: a dict with many deletions at its front iterates slowly."""
-        if self._newest_bytes <= self._held_bytes:
+        if self._newest_bytes <= HELD_BYTES:
             return
         older = []
         for offset, record in self._newest.items():
-            if self._newest_bytes <= self._held_bytes * 3 // 4:
+            if self._newest_bytes <= HELD_BYTES * 3 // 4:
                 break
             older.append(offset)
             self._newest_bytes -= len(record)

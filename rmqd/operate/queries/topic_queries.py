@@ -72,12 +72,10 @@ async def list_topics(
     `with_system` includes RocketMQ's own topics, retry topics and dead letter topics.
     """
     tables = await brokers.ask(topic_configs)
-    where: dict[str, dict[str, TopicConfig]] = {}
+    prefix, where = f"{namespace}%" if namespace else "", dict[str, dict[str, TopicConfig]]()
     for broker, table in tables.found.items():
         for topic, config in table.items():
-            if topic.startswith(f"{namespace}%" if namespace else "") and (
-                with_system or not _is_inner(topic, brokers)
-            ):
+            if topic.startswith(prefix) and (with_system or not _is_inner(topic, brokers)):
                 where.setdefault(topic, {})[broker] = config
     return [_summary(topic, where[topic]) for topic in sorted(where)], dict(tables.errors)
 
@@ -233,7 +231,7 @@ async def not_committed(client: ClientInstance, topic: str, group: str) -> list[
 
 
 async def read_window(
-    client: ClientInstance, window: OffsetWindow, subscription: SubscriptionData, *, namespace: str = ""
+    client: ClientInstance, window: OffsetWindow, subscription: SubscriptionData, namespace: str
 ) -> AsyncIterator[ReadMessages]:
     """Yield the messages of a window that match the subscription, part by part. Raises RmqdError."""
     offset, address = window.start, client.routes.address_for(window.queue)
@@ -253,11 +251,7 @@ async def read_window(
 
 
 async def read_newest(
-    client: ClientInstance,
-    windows: Iterable[tuple[OffsetWindow, SubscriptionData]],
-    most: int,
-    *,
-    namespace: str = "",
+    client: ClientInstance, windows: Iterable[tuple[OffsetWindow, SubscriptionData]], most: int, namespace: str
 ) -> ReadMessages:
     """Return the newest messages of several queues that match their subscriptions, in order of store time.
 
@@ -274,7 +268,7 @@ async def read_newest(
         start = max(newest.window.start, newest.reached - newest.step)
         part = OffsetWindow(newest.window.queue, start, newest.reached)
         is_empty = True
-        async for read in read_window(client, part, newest.subscription, namespace=namespace):
+        async for read in read_window(client, part, newest.subscription, namespace):
             messages += read.messages
             corrupt += read.corrupt
             if read.messages:

@@ -64,10 +64,6 @@ class ReplayPlan:
         """The first offset after each window."""
         return {window.queue: window.end for window in self.windows}
 
-    def begun(self) -> ReplayPlan:
-        """Return a copy whose shadow group's offsets are set."""
-        return replace(self, is_begun=True)
-
     def to_json(self) -> bytes:
         windows = [[*window.queue, window.start, window.end] for window in self.windows]
         names = "group", "since", "until", "from_ms", "to_ms", "made_at", "identity", "is_begun"

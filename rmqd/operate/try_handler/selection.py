@@ -198,7 +198,7 @@ class _Choice:
             await self._read(places)
         elif asked.last is not None:
             newest = await windows.read_newest(
-                self._client, await self._windows(), asked.last + len(asked.without), namespace=self._options.namespace
+                self._client, await self._windows(), asked.last + len(asked.without), self._options.namespace
             )
             self._take(newest.messages, newest.corrupt)
             chosen.messages = chosen.messages[-asked.last :]
@@ -234,7 +234,7 @@ class _Choice:
             found, errors = await find_by_id(brokers, msg_id)
             ours = [one for one in found if one.topic in self._subscriptions]
             self._remark(f"id {msg_id}", found, ours, errors)
-            for one in ours[:1]:  # a project's folder may contain libraries
+            for one in ours[:1]:  # the others are its retries
                 yield await self._place(one)
         for key in self._asked.keys:
             for topic in self._subscriptions:
@@ -264,9 +264,7 @@ class _Choice:
 
         async def read(window: OffsetWindow, subscription: SubscriptionData) -> None:
             taken = 0
-            async for read in windows.read_window(
-                self._client, window, subscription, namespace=self._options.namespace
-            ):
+            async for read in windows.read_window(self._client, window, subscription, self._options.namespace):
                 taken += self._take(read.messages, read.corrupt)
                 if taken > self._asked.most:
                     break
