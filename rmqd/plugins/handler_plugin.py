@@ -25,14 +25,7 @@ from rmqd.handler_api.typed.signatures import TypedHandler, is_around_typed, is_
 from rmqd.handler_api.typed.typed_calls import TypedCalls
 from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of
 from rmqd.plugins.entry_points import why
-from rmqd.plugins.option_form import (
-    OptionsForm,
-    PluginFaultError,
-    model_of,
-    plugin_fault,
-    refuse_unbound,
-    with_article,
-)
+from rmqd.plugins.option_form import OptionsForm, PluginFaultError, model_of, plugin_fault, refuse_unbound, with_article
 from rmqd.runtime.own_threads import call_either
 from rmqd.runtime.plain_text import class_name
 

@@ -104,7 +104,7 @@ def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding
     for cause, queues in by_finding.items():
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
-        step = _STEPS.get(cause, "")
+        step = _STALLED_STEP if cause == "stalled_queue" else ""
         limits = [one.limit("consumeThreadMin", _THREADS) for queue in queues for one in now.owners(queue)]
         slots = max(limits, default=_THREADS)
         problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
@@ -227,9 +227,7 @@ _TEXTS: Final[dict[str, Callable[[DiagnosisSnapshot, DiagnosisSnapshot, list[Mes
     "flow_control": _text_of_held_back,
     "stalled_queue": _text_of_stalled,
 }
-_STEPS: Final = {
-    "stalled_queue": "check whether the member is paused or suspended, see its log and a stack dump, then restart it",
-}
+_STALLED_STEP: Final = "check whether the member is paused or suspended, see its log and a stack dump, then restart it"
 
 
 def _old(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:

@@ -261,10 +261,7 @@ class PullConsumer:
             raise
 
     async def _start(
-        self,
-        subscriptions: dict[str, Expression],
-        chosen: dict[MessageQueue, Expression],
-        paused: Iterable[PauseScope],
+        self, subscriptions: dict[str, Expression], chosen: dict[MessageQueue, Expression], paused: Iterable[PauseScope]
     ) -> None:
         """Start a consumer, if it has topics or queues, and wait until it has its queues. Raises RmqdError."""
         self._subscriptions, self._assigned_queues = subscriptions, chosen
