@@ -108,9 +108,13 @@ class BrokerError(RmqdError):
     stale_route: ClassVar[bool] = False
     """Whether the route to this broker is outdated. If so, refresh the route and try again."""
 
-    def __init_subclass__(cls, *, code: ResponseCode | None = None) -> None:
+    def __init_subclass__(
+        cls, *, code: ResponseCode | None = None, retriable: bool = False, stale_route: bool = False
+    ) -> None:
         if code is not None:
             cls.codes[int(code)] = cls
+        cls.retriable |= retriable
+        cls.stale_route |= stale_route
 
     def __init__(self, code: int, remark: str | None, address: str) -> None:
         name, remark = ResponseCode(code).name, (remark or "")[:MAX_REMARK_CHARACTERS]
@@ -133,10 +137,8 @@ class BrokerFailureError(BrokerError, code=ResponseCode.SYSTEM_ERROR):
     """The broker failed to process the request. The remark has the text of its exception."""
 
 
-class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY):
+class SystemBusyError(BrokerError, code=ResponseCode.SYSTEM_BUSY, retriable=True):
     """The broker is overloaded, or refuses for now."""
-
-    retriable = True
 
 
 class RequestCodeNotSupportedError(BrokerError, code=ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
@@ -153,10 +155,8 @@ class MessageIllegalError(BrokerError, code=ResponseCode.MESSAGE_ILLEGAL):
     """Body, properties or topic name are too long for the broker."""
 
 
-class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE):
+class ServiceNotAvailableError(BrokerError, code=ResponseCode.SERVICE_NOT_AVAILABLE, retriable=True):
     """The broker cannot store messages now: its disk is full, it is a slave, or it is shutting down."""
-
-    retriable = True
 
 
 class NoPermissionError(BrokerError, code=ResponseCode.NO_PERMISSION):
@@ -179,10 +179,8 @@ class AccessRefusedError(NoPermissionError):
         self.refusal = refusal
 
 
-class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST):
+class TopicNotExistError(BrokerError, code=ResponseCode.TOPIC_NOT_EXIST, stale_route=True):
     """The broker does not have the topic."""
-
-    stale_route = True
 
 
 class QueryNotFoundError(BrokerError, code=ResponseCode.QUERY_NOT_FOUND):
@@ -193,38 +191,28 @@ class SubscriptionParseError(BrokerError, code=ResponseCode.SUBSCRIPTION_PARSE_F
     """The broker cannot read the subscription's expression."""
 
 
-class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST):
+class SubscriptionNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_EXIST, retriable=True):
     """The broker has no heartbeat of the group, or the topic is not in the group's subscription."""
 
-    retriable = True
 
-
-class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST):
+class SubscriptionNotLatestError(BrokerError, code=ResponseCode.SUBSCRIPTION_NOT_LATEST, retriable=True):
     """The broker still has an older subscription of the group; the next heartbeat updates it."""
 
-    retriable = True
 
-
-class FilterDataNotExistError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_EXIST):
+class FilterDataNotExistError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_EXIST, retriable=True):
     """The broker has no compiled SQL expression for the group and topic; the next heartbeat sends it."""
 
-    retriable = True
 
-
-class FilterDataNotLatestError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_LATEST):
+class FilterDataNotLatestError(BrokerError, code=ResponseCode.FILTER_DATA_NOT_LATEST, retriable=True):
     """The broker has compiled an older SQL expression; the next heartbeat updates it."""
-
-    retriable = True
 
 
 class SubscriptionGroupNotExistError(BrokerError, code=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
     """The broker has no configuration for the group and does not create one automatically."""
 
 
-class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER):
+class InvalidParameterError(BrokerError, code=ResponseCode.INVALID_PARAMETER, stale_route=True):
     """The topic does not have this queue, or the broker refuses a name."""
-
-    stale_route = True
 
 
 class IllegalOperationError(BrokerError, code=ResponseCode.ILLEGAL_OPERATION):
@@ -239,20 +227,13 @@ class ConsumerNotOnlineError(BrokerError, code=ResponseCode.CONSUMER_NOT_ONLINE)
     """No member of the group is connected."""
 
 
-class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL):
+class FlowControlError(BrokerError, code=ResponseCode.FLOW_CONTROL, retriable=True):
     """The broker limits the rate of requests."""
 
-    retriable = True
 
-
-class NotLeaderForQueueError(BrokerError, code=ResponseCode.NOT_LEADER_FOR_QUEUE):
+class NotLeaderForQueueError(BrokerError, code=ResponseCode.NOT_LEADER_FOR_QUEUE, stale_route=True):
     """The queue of a static topic has moved to another broker."""
 
-    stale_route = True
 
-
-class GoAwayError(BrokerError, code=ResponseCode.GO_AWAY):
+class GoAwayError(BrokerError, code=ResponseCode.GO_AWAY, retriable=True, stale_route=True):
     """The broker is shutting down and asks for a new connection."""
-
-    retriable = True
-    stale_route = True
