@@ -118,7 +118,6 @@ class InUseError(RmqdError):
             f"{path.parent} is in use by {by}, which has locked {path}: two processes would overwrite each other's "
             "offsets; stop that process, or set another state_dir for this one"
         )
-        self.path = path
         self.owner = owner
 
 
@@ -228,9 +227,6 @@ class DataLossError(RmqdError):
         else:
             reason = f"the broker has {f'{held[0]} to {held[1] - 1}' if held[0] < held[1] else 'none'}"
         super().__init__(f"data loss in {queue}: offsets {lost[0]} to {lost[1] - 1} are missing: {reason}")
-        self.queue = queue
-        self.lost = lost
-        self.held = held
 
 
 class GroupRefusedError(RmqdError):
@@ -246,10 +242,8 @@ class GroupHeldElsewhereError(GroupRefusedError):
             f"group {group} runs elsewhere: {who} runs it on {host} ({client_id}), and this is {here}. A group can use "
             "only one engine at a time; stop it there, and this member continues at its offsets"
         )
-        self.group = group
         self.engine = engine
         self.client_id = client_id
-        self.host = host
 
 
 class PopNotSupportedError(GroupRefusedError):
@@ -286,7 +280,6 @@ class UnknownTopicKindError(GroupRefusedError):
             "read the topic, because it could misinterpret it; use a newer version, or remove the topic from the "
             "group's subscriptions (mqadmin updateTopic -a changes some of these settings)"
         )
-        self.topic = topic
 
 
 class BrokerTooOldError(RmqdError):
