@@ -263,13 +263,15 @@ class Lease(Protocol):
         """Whether no other member can own the queue. Any thread may read it."""
 
 
-class EndlessLease:
-    """The lease of a queue without a lock: always valid."""
+@dataclass(slots=True)
+class KnownLease:
+    """A lease whose validity is known from elsewhere."""
 
-    valid = True
+    valid: bool = True
 
 
-ENDLESS: Final = EndlessLease()
+ENDLESS: Final = KnownLease()
+"""The lease of a queue without a lock."""
 
 
 class OrderlyBatch(Batch):

@@ -6,11 +6,10 @@ import itertools
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from rmqd.broker.controller import BrokerController
-from rmqd.handler_api.batch import Batch, ManualBatch, OrderlyBatch
+from rmqd.handler_api.batch import Batch, KnownLease, ManualBatch, OrderlyBatch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -103,7 +102,7 @@ def make_batch(
         )
     if consume_mode == "orderly":
         kind = OrderlyBatch if auto_commit else ManualBatch
-        return kind(_Lease(valid=not revoked), list(messages), messages[0].message_queue)
+        return kind(KnownLease(valid=not revoked), list(messages), messages[0].message_queue)
     if consume_mode != "concurrently":
         raise ValueError(f"unknown consume_mode {consume_mode!r}; expected concurrently or orderly")
     if revoked or not auto_commit:
@@ -130,11 +129,6 @@ def as_properties(properties: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(value, str):
             raise TypeError(f"property {name!r} cannot be {type(value).__name__}; expected text")
     return dict(properties)
-
-
-@dataclass(slots=True)
-class _Lease:
-    valid: bool
 
 
 _AT_ONCE = 32

@@ -16,7 +16,6 @@ import os
 import resource
 import signal
 import sys
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -24,7 +23,7 @@ import structlog
 from rmqd.consumer.handling.batch_worker import LeftTasks, take_cancellations_back
 from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
 from rmqd.errors import ExitCode
-from rmqd.handler_api.batch import Batch, OrderlyBatch
+from rmqd.handler_api.batch import Batch, KnownLease, OrderlyBatch
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.worker_processes.handler_process import BatchCall, CallOutcome, WorkerHandlerSpec
@@ -120,22 +119,15 @@ async def _listen(
             channel.answer(request, calls.so_far())
         else:
             if request.action == "call":  # here, because the lock may be lost before the task starts the call
-                calls.lease = _Lease(valid=not request.argument.is_revoked)
+                calls.lease = KnownLease(valid=not request.argument.is_revoked)
             jobs.put_nowait(request)
-
-
-@dataclass(slots=True)
-class _Lease:
-    """The lease of the batch's queue, by the daemon's last report."""
-
-    valid: bool = True
 
 
 class _HandlerCalls:
     """The handler in this process. Raises ConfigError if it cannot be created."""
 
     def __init__(self, order: WorkerHandlerSpec) -> None:
-        self.lease = _Lease()
+        self.lease = KnownLease()  # of the batch's queue, by the daemon's last report
         self._order = order
         self._identity = Identity("", "", order.name)  # until the first call
         self._handler = load_handler(order.name, order.settings)

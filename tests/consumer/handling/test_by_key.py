@@ -16,7 +16,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.services import Ownership
-from rmqd.handler_api.batch import ENDLESS, Batch, DeadLetter, Decision, EndlessLease, Outcome, Retry, Suspend
+from rmqd.handler_api.batch import ENDLESS, Batch, DeadLetter, Decision, Lease, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -235,7 +235,7 @@ class Locks(Ownership):
     def __init__(self) -> None:
         self.lost: set[int] = set()
 
-    def lease(self, queue: MessageQueue) -> EndlessLease | None:
+    def lease(self, queue: MessageQueue) -> Lease | None:
         return None if queue.queue_id in self.lost else ENDLESS
 
 
