@@ -17,11 +17,11 @@ import structlog
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.broker_stats import MINUTE, BrokerStatsManager, StatsItem
 from rmqd.broker.consumer_registry import ConsumerOffsetManager, SubscriptionGroupManager
-from rmqd.broker.held_requests import HeldQueue, PopLongPollingService, PullRequestHoldService
+from rmqd.broker.held_requests import GroupQueue, PopLongPollingService, PullRequestHoldService
 from rmqd.broker.member_registry import ConsumerManager, ProducerManager
 from rmqd.broker.peer_channel import Channel, Refusal
 from rmqd.broker.pop.lite_topics import LiteSubscriptions
-from rmqd.broker.pop.pop_orders import ConsumerOrderInfoManager, OrderKey
+from rmqd.broker.pop.pop_orders import ConsumerOrderInfoManager
 from rmqd.broker.pop.revive import PopReviveService
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.store.journal import Journal, JournalKind, RecordLog
@@ -316,19 +316,19 @@ class BrokerController:
             log.warning("broker.client_expired", client_id=client.client_id, client=client.channel.address)
             client.channel.close()
 
-    def _free_of_order(self, key: OrderKey) -> None:
+    def _free_of_order(self, key: GroupQueue) -> None:
         """Wake pops that wait for a queue that an orderly pop had closed and that is open again."""
         topic, group, queue_id = key
         if is_light_queue(topic):
             self.lite.notify(topic, group)
             return
-        if not self.held_pops.wake(HeldQueue(topic, group, ANY_QUEUE)):
-            self.held_pops.wake(HeldQueue(topic, group, queue_id))
-        self.held_notifications.wake(HeldQueue(topic, group, ANY_QUEUE))
-        self.held_notifications.wake(HeldQueue(topic, group, queue_id))
+        if not self.held_pops.wake(GroupQueue(topic, group, ANY_QUEUE)):
+            self.held_pops.wake(GroupQueue(topic, group, queue_id))
+        self.held_notifications.wake(GroupQueue(topic, group, ANY_QUEUE))
+        self.held_notifications.wake(GroupQueue(topic, group, queue_id))
 
     def _wake_lite(self, client_id: str, group: str) -> None:
-        self.held_lite_pops.wake(HeldQueue(client_id, group, ANY_QUEUE))
+        self.held_lite_pops.wake(GroupQueue(client_id, group, ANY_QUEUE))
 
     def _consumer_ids_changed(self, group: str, members: Collection[Channel]) -> None:
         """Send NOTIFY_CONSUMER_IDS_CHANGED (40) to members, before the response to the heartbeat that caused it."""

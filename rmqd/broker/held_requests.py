@@ -30,8 +30,8 @@ from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 PASSED_SECONDS: Final = 5.0  # Java: the pause between two checks of the held pulls
 
 
-class HeldQueue(NamedTuple):
-    """The queue that a request waits for: a pull for all groups (group ""), a pop for its own. Queue -1: any queue."""
+class GroupQueue(NamedTuple):
+    """A queue as one group reads it, or with group "" as all do. A held pop may wait for queue -1: any queue."""
 
     topic: str
     group: str
@@ -42,7 +42,7 @@ class HeldQueue(NamedTuple):
 class HeldRequest:
     """A held pull or pop of a group. `again` answers it with the state at that time; a pop may then be held again."""
 
-    place: HeldQueue
+    place: GroupQueue
     group: str
     channel: Channel
     request: RemotingCommand
@@ -65,11 +65,11 @@ class HeldRequests:
         self.count = 0
         """The number of held requests."""
         self._clock = clock
-        self._held: dict[HeldQueue, dict[HeldRequest, None]] = {}
+        self._held: dict[GroupQueue, dict[HeldRequest, None]] = {}
         self._by_channel: defaultdict[Channel, set[HeldRequest]] = defaultdict(set)
         self._loop = asyncio.get_running_loop()
 
-    def waiting(self, place: HeldQueue) -> int:
+    def waiting(self, place: GroupQueue) -> int:
         return len(self._held.get(place, ()))
 
     def queues_of(self, group: str) -> set[tuple[str, int]]:
@@ -124,7 +124,7 @@ class PullRequestHoldService(HeldRequests):
 
     def arrived(self, arrival: Arrival) -> None:
         """Called for a new message. Pulls whose filter it passes are answered in the next turn of the loop."""
-        for pull in list(self._held.get(HeldQueue(arrival.topic, "", arrival.queue_id), ())):
+        for pull in list(self._held.get(GroupQueue(arrival.topic, "", arrival.queue_id), ())):
             if pull.wants(arrival):
                 self._wake(pull)
             else:
@@ -171,13 +171,13 @@ class PopLongPollingService(HeldRequests):
         retried = self._retries.get(arrival.topic)
         if retried is not None:
             topic, group = retried
-            self.wake(HeldQueue(topic, group, ANY_QUEUE))
-            self.wake(HeldQueue(topic, group, arrival.queue_id))
+            self.wake(GroupQueue(topic, group, ANY_QUEUE))
+            self.wake(GroupQueue(topic, group, arrival.queue_id))
         for group in self._groups.get(arrival.topic, ()):
-            self.wake(HeldQueue(arrival.topic, group, ANY_QUEUE), arrival)
-            self.wake(HeldQueue(arrival.topic, group, arrival.queue_id), arrival)
+            self.wake(GroupQueue(arrival.topic, group, ANY_QUEUE), arrival)
+            self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
 
-    def wake(self, place: HeldQueue, arrival: Arrival | None = None) -> bool:
+    def wake(self, place: GroupQueue, arrival: Arrival | None = None) -> bool:
         """Let the first pop of this queue check again, unless it does not want `arrival`. Returns whether it does."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None or (arrival is not None and not pop.wants(arrival)):

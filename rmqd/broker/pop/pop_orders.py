@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import heappop, heappush
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
+from rmqd.broker.held_requests import GroupQueue
 from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
@@ -19,14 +20,6 @@ from rmqd.wire.bodies.config_bodies import MESSAGE_TYPE, SubscriptionGroupConfig
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.messages import properties as names
 from rmqd.wire.receipt_handle import OrderCounts, PoppedQueue
-
-
-class OrderKey(NamedTuple):
-    """A queue as one group pops it."""
-
-    topic: str
-    group: str
-    queue_id: int
 
 
 @dataclass(slots=True)
@@ -75,20 +68,20 @@ class OrderInfo:
 class ConsumerOrderInfoManager:
     """The orderly pops of all queues. `free` is called when a queue opens, `wake` with the time of the opening."""
 
-    def __init__(self, journal: Journal, free: Callable[[OrderKey], None], wake: Callable[[int], None]) -> None:
+    def __init__(self, journal: Journal, free: Callable[[GroupQueue], None], wake: Callable[[int], None]) -> None:
         self._journal = journal
         self._free = free
         self._wake = wake
-        self._infos: dict[OrderKey, OrderInfo] = {}
-        self._due: list[tuple[int, OrderKey]] = []
+        self._infos: dict[GroupQueue, OrderInfo] = {}
+        self._due: list[tuple[int, GroupQueue]] = []
         for name, value in journal.items(JournalKind.POP_ORDER):
             topic, group, queue_id = name.split(SEPARATOR)
-            key, info = OrderKey(topic, group, int(queue_id)), OrderInfo.from_json(value)
+            key, info = GroupQueue(topic, group, int(queue_id)), OrderInfo.from_json(value)
             self._infos[key] = info
             heappush(self._due, (info.free_at(), key))
 
     def took(
-        self, key: OrderKey, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
+        self, key: GroupQueue, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
         offsets: Sequence[int],
     ) -> OrderCounts:  # fmt: skip
         """Record an orderly pop. Returns how often its messages were popped before."""
@@ -105,14 +98,14 @@ class ConsumerOrderInfoManager:
         least = 0 if len(info.tried) < len(info.offsets) else min(info.tried.values())
         return OrderCounts({queue: least}, {(queue, offset): count for offset, count in info.tried.items()})
 
-    def is_blocked(self, key: OrderKey, attempt_id: str | None, now_ms: int) -> bool:
+    def is_blocked(self, key: GroupQueue, attempt_id: str | None, now_ms: int) -> bool:
         """Return whether the queue is closed because a member has its messages. The same attempt may pop again."""
         info = self._infos.get(key)
         if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
             return False
         return info.free_at() > now_ms
 
-    def acknowledge(self, key: OrderKey, offset: int, pop_time: int) -> int | None:
+    def acknowledge(self, key: GroupQueue, offset: int, pop_time: int) -> int | None:
         """Acknowledge a message. Returns the group's new offset; None if the message is from an earlier pop.
 
         Raises KeyError if the message was not popped.
@@ -129,14 +122,14 @@ class ConsumerOrderInfoManager:
         self._changed(key, info)
         return min(info.missing, default=info.offsets[-1] + 1)
 
-    def hide(self, key: OrderKey, offset: int, pop_time: int, until_ms: int) -> None:
+    def hide(self, key: GroupQueue, offset: int, pop_time: int, until_ms: int) -> None:
         """Hide a message of the last pop until another time."""
         info = self._infos.get(key)
         if info is not None and pop_time == info.pop_time:
             info.next_visible[offset] = until_ms
             self._changed(key, info)
 
-    def suspend(self, key: OrderKey, pop_time: int, until_ms: int) -> None:
+    def suspend(self, key: GroupQueue, pop_time: int, until_ms: int) -> None:
         """Hide all messages of the last pop until another time. The pop does not count as an attempt."""
         info = self._infos.get(key)
         if info is not None and pop_time == info.pop_time:
@@ -145,7 +138,7 @@ class ConsumerOrderInfoManager:
             info.invisible_time = until_ms - info.pop_time
             self._changed(key, info)
 
-    def clear(self, key: OrderKey) -> None:
+    def clear(self, key: GroupQueue) -> None:
         """Open a queue that an operator has reset: members no longer have messages of it."""
         if self._infos.pop(key, None) is not None:
             self._journal.delete(JournalKind.POP_ORDER, key_of(*key))
@@ -166,11 +159,11 @@ class ConsumerOrderInfoManager:
         _, key = heappop(self._due)
         self._free(key)
 
-    def _is_current(self, due_ms: int, key: OrderKey) -> bool:
+    def _is_current(self, due_ms: int, key: GroupQueue) -> bool:
         info = self._infos.get(key)
         return info is not None and info.free_at() == due_ms
 
-    def _changed(self, key: OrderKey, info: OrderInfo) -> None:
+    def _changed(self, key: GroupQueue, info: OrderInfo) -> None:
         self._journal.put(JournalKind.POP_ORDER, key_of(*key), info.to_json().decode())
         free_at = info.free_at()
         heappush(self._due, (free_at, key))

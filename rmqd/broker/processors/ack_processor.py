@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from rmqd.broker.held_requests import GroupQueue
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply, refusing_with
-from rmqd.broker.pop.pop_orders import OrderKey
 from rmqd.broker.pop.revive import Popped
 from rmqd.broker.processors.pop_processor import illegal_queue, known_topic
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
@@ -132,9 +132,9 @@ class AckProcessor(RequestProcessor):
             broker.pop_order.hide(key, header.offset, handle.pop_time, until_ms)
         return Reply(ext_fields=_hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id))
 
-    def _lite_key(self, header: AckOrChange) -> OrderKey:
+    def _lite_key(self, header: AckOrChange) -> GroupQueue:
         queue = queue_of(header.topic, header.lite_topic or "", self._broker.name)
-        return OrderKey(queue.topic, header.consumer_group, queue.queue_id)
+        return GroupQueue(queue.topic, header.consumer_group, queue.queue_id)
 
     def _ends(self, channel: Channel, header: AckOrChange) -> tuple[int, int]:
         """Return the ends of the request's queue. Raises Refusal."""
@@ -152,7 +152,7 @@ class AckProcessor(RequestProcessor):
             remark = f"offset is illegal, key:{queue}, old:{old}, commit:{popped.offset}, next:-1, /{channel.address}"
             raise Refusal(ResponseCode.MESSAGE_ILLEGAL, remark)
 
-    def _acknowledge_next(self, key: OrderKey, offset: int, pop_time: int) -> bool:
+    def _acknowledge_next(self, key: GroupQueue, offset: int, pop_time: int) -> bool:
         """Acknowledge a message of an orderly pop, and commit the new offset. Returns False if it was not popped."""
         offsets, queue = self._broker.offsets, (key.group, key.topic, key.queue_id)
         if offset < (offsets.get(*queue) or 0):
@@ -172,8 +172,8 @@ def _popped(header: AckOrChange, handle: PopHandle) -> Popped:
     )
 
 
-def _order_key(popped: Popped) -> OrderKey:
-    return OrderKey(popped.topic, popped.group, popped.queue_id)
+def _order_key(popped: Popped) -> GroupQueue:
+    return GroupQueue(popped.topic, popped.group, popped.queue_id)
 
 
 def _hidden(pop_time: int, invisible_time: int, revive_queue_id: int) -> dict[str, str]:

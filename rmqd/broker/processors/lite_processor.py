@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rmqd.broker.held_requests import HeldQueue, HeldRequest
+from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
-from rmqd.broker.pop.pop_orders import OrderKey
 from rmqd.broker.processors.pop_processor import LATE_MS, from_legal_offset, start_of
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
@@ -61,7 +60,7 @@ class LiteProcessor(RequestProcessor):
         records, tries = _take(broker, header, now_ms)
         code: ResponseCode | None = ResponseCode.SUCCESS
         if not records:
-            place = HeldQueue(header.client_id, header.consumer_group, ANY_QUEUE)
+            place = GroupQueue(header.client_id, header.consumer_group, ANY_QUEUE)
             again = partial(self._answer, header=header, until_ms=until_ms)
             pop = HeldRequest(place, place.group, channel, request, again)
             code = broker.held_lite_pops.hold(pop, until_ms - now_ms, header.poll_time)
@@ -130,7 +129,7 @@ def _take(broker: BrokerController, header: PopLiteMessageRequestHeader, now_ms:
     group, attempt_id = header.consumer_group, header.attempt_id
     notified = broker.lite.notified(header.client_id)
     while len(records) < header.max_msg_num and (queue := next(notified, None)) is not None:
-        key = OrderKey(queue, group, LIGHT_QUEUE_ID)
+        key = GroupQueue(queue, group, LIGHT_QUEUE_ID)
         if broker.pop_order.is_blocked(key, attempt_id, now_ms):
             continue
         offset = start_of(broker, group, queue, LIGHT_QUEUE_ID)

@@ -6,10 +6,9 @@ import random
 from collections.abc import Iterator
 from functools import partial
 
-from rmqd.broker.held_requests import HeldQueue, HeldRequest
+from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import NO_CODE, Answer, Channel, Reply, refusing_with
-from rmqd.broker.pop.pop_orders import OrderKey
-from rmqd.broker.processors.pop_processor import DICE, NOTHING_POPPED, QueueOfGroup, check_reading, retry_topic_to_read
+from rmqd.broker.processors.pop_processor import DICE, NOTHING_POPPED, QueueHeader, check_reading, retry_topic_to_read
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
@@ -59,7 +58,7 @@ class PopPollingProcessor(RequestProcessor):
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
         with refusing_with(PollingInfoResponseHeader(polling_num=0).ext_fields()):
             check_reading(self._broker, channel, header, "peeking")
-        waiting = self._broker.held_pops.waiting(HeldQueue(header.topic, header.consumer_group, header.queue_id))
+        waiting = self._broker.held_pops.waiting(GroupQueue(header.topic, header.consumer_group, header.queue_id))
         return Reply(remark=NO_CODE, ext_fields=PollingInfoResponseHeader(polling_num=waiting).ext_fields())
 
     def _notify(
@@ -70,7 +69,7 @@ class PopPollingProcessor(RequestProcessor):
             check_reading(broker, channel, header, "peeking")
         has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
         if not has_message:
-            place = HeldQueue(header.topic, header.consumer_group, header.queue_id)
+            place = GroupQueue(header.topic, header.consumer_group, header.queue_id)
             again = partial(self._notify, header=header, until_ms=until_ms)
             pop = HeldRequest(place, place.group, channel, request, again)
             code = broker.held_notifications.hold(pop, until_ms - broker.now_ms(), header.poll_time)
@@ -81,12 +80,12 @@ class PopPollingProcessor(RequestProcessor):
 
     def _has_message(self, header: NotificationRequestHeader, topic: str, queue_id: int) -> bool:
         broker, group = self._broker, header.consumer_group
-        key = OrderKey(header.topic, group, queue_id)
+        key = GroupQueue(header.topic, group, queue_id)
         if header.order and broker.pop_order.is_blocked(key, header.attempt_id, broker.now_ms()):
             return False
         return broker.store.max_offset(topic, queue_id) > self._place(group, topic, queue_id)
 
-    def _queues(self, header: QueueOfGroup) -> Iterator[tuple[str, int]]:
+    def _queues(self, header: QueueHeader) -> Iterator[tuple[str, int]]:
         """Yield the queues in the order of a pop: retries are first in one pop of five."""
         dice, broker = random.randrange(DICE), self._broker
         retry = retry_topic_to_read(broker.settings, header.consumer_group, header.topic, dice)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.filter.message_filter import MessageFilter, filter_of, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
-from rmqd.broker.held_requests import HeldQueue, HeldRequest
+from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
-from rmqd.broker.pop.pop_orders import OrderKey, pops_by_priority
+from rmqd.broker.pop.pop_orders import pops_by_priority
 from rmqd.broker.pop.revive import Popped
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.store.queue_store import GetMessageStatus, GetResult
@@ -38,7 +38,7 @@ LATE_MS: Final = 500
 """A pop that arrives later than its own waiting time plus this is rejected, because its client no longer waits."""
 
 
-QueueOfGroup = (
+QueueHeader = (
     headers.AckMessageRequestHeader
     | headers.ChangeInvisibleTimeRequestHeader
     | headers.NotificationRequestHeader
@@ -49,7 +49,7 @@ QueueOfGroup = (
 """The headers with a group's queue. Queue -1 stands for any queue."""
 
 
-def check_reading(broker: BrokerController, channel: Channel, header: QueueOfGroup, doing: str) -> None:
+def check_reading(broker: BrokerController, channel: Channel, header: QueueHeader, doing: str) -> None:
     """Raise Refusal if the group must not read this queue."""
     settings, group, topic = broker.settings, header.consumer_group, header.topic
     if not settings.brokerPermission & PERM_READ:
@@ -75,7 +75,7 @@ def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
     return config
 
 
-def illegal_queue(channel: Channel, header: QueueOfGroup, config: TopicConfig) -> str:
+def illegal_queue(channel: Channel, header: QueueHeader, config: TopicConfig) -> str:
     """Return the remark for a queue that the topic does not have."""
     return (
         f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
@@ -148,7 +148,7 @@ class Taking:
     def _take_of_queue(self, topic: str, queue_id: int) -> None:
         broker, group = self.broker, self.header.consumer_group
         offset = start_of(broker, group, topic, queue_id, self.header.init_mode)
-        key = OrderKey(topic, group, queue_id)
+        key = GroupQueue(topic, group, queue_id)
         if self.header.order and broker.pop_order.is_blocked(key, self.header.attempt_id, self.pop_time):
             return  # messages in a blocked queue do not count as rest, because no pop can take them now
         if self.room <= 0:
@@ -161,7 +161,7 @@ class Taking:
         elif found.status is GetMessageStatus.NO_MATCHED_MESSAGE:
             broker.offsets.commit(group, topic, queue_id, found.next_begin_offset)
 
-    def _keep(self, key: OrderKey, start: int, found: GetResult) -> None:
+    def _keep(self, key: GroupQueue, start: int, found: GetResult) -> None:
         broker, header = self.broker, self.header
         topic, group, queue_id = key
         queue = receipt_handle.PoppedQueue(receipt_handle.RetryFlag.of(topic), queue_id)
@@ -208,7 +208,7 @@ def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, in
     """Return the group's offset in a queue. If the group has none, set and commit one."""
     reset = broker.offsets.take_reset(group, topic, queue_id)
     if reset is not None:
-        broker.pop_order.clear(OrderKey(topic, group, queue_id))
+        broker.pop_order.clear(GroupQueue(topic, group, queue_id))
         broker.offsets.commit(group, topic, queue_id, reset)
         return reset
     known = broker.offsets.get(group, topic, queue_id)
@@ -222,7 +222,7 @@ def start_of(broker: BrokerController, group: str, topic: str, queue_id: int, in
 
 
 def from_legal_offset(
-    broker: BrokerController, key: OrderKey, offset: int, most: int, wanted: MessageFilter | None = None
+    broker: BrokerController, key: GroupQueue, offset: int, most: int, wanted: MessageFilter | None = None
 ) -> tuple[GetResult, int]:
     """Read a queue. Returns result and offset. An offset outside the queue is corrected and committed."""
     found = broker.store.get(key.topic, key.queue_id, offset, most, wanted)
@@ -268,7 +268,7 @@ class PopMessageProcessor(RequestProcessor):
             wanted = self._wanted(header)
         taking = Taking(broker, header, wanted, broker.now_ms(), self._revive_queue(header))
         taking.take(random.randrange(DICE))
-        place = HeldQueue(header.topic, header.consumer_group, header.queue_id)
+        place = GroupQueue(header.topic, header.consumer_group, header.queue_id)
         code: ResponseCode | None = ResponseCode.SUCCESS
         if not taking.records:
             again = partial(self._answer, header=header, until_ms=until_ms)

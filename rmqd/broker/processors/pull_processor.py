@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqd.broker.filter.message_filter import MessageFilter, filter_of, is_tag_type, requested_subscription
 from rmqd.broker.filter.sql_condition import ExpressionError
-from rmqd.broker.held_requests import HeldQueue, HeldRequest
+from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.store.queue_store import GetMessageStatus, GetResult
@@ -70,7 +70,7 @@ class PullMessageProcessor(RequestProcessor):
         if code is ResponseCode.PULL_NOT_FOUND and first and sys_flag & PullSysFlag.SUSPEND:
             settings = broker.settings
             millis = header.suspend_timeout_millis if settings.longPollingEnable else settings.shortPollingTimeMills
-            place = HeldQueue(topic, "", queue_id)
+            place = GroupQueue(topic, "", queue_id)
             broker.held_pulls.keep(HeldRequest(place, group, channel, request, self.pull_again, wanted), millis / 1000)
             return None
         if request.is_oneway or channel.closed:

@@ -15,7 +15,7 @@ import pytest
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
-from rmqd.broker.held_requests import HeldQueue
+from rmqd.broker.held_requests import GroupQueue
 from rmqd.broker.schedule import ScheduleMessageService
 from rmqd.broker.store.journal import Journal, NoJournal
 from rmqd.broker.store.message_store import MessageStore
@@ -242,7 +242,7 @@ async def test_a_pull_that_waits_gets_what_comes(tmp_path: Path) -> None:
         await peer.call(310, letters(properties={"DELAY": "3"}, e=2), b"x")
         held = peer.post(11, PULL)
         await peer.call(30, {"topic": "T", "queueId": "2"})
-        assert broker.held_pulls.waiting(HeldQueue("T", "", 2)) == 1
+        assert broker.held_pulls.waiting(GroupQueue("T", "", 2)) == 1
         clock.turn(10)
         broker.schedule.wake()
         reply = await peer.reply(held)

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
-from rmqd.broker.held_requests import HeldQueue
+from rmqd.broker.held_requests import GroupQueue
 from rmqd.codes import ResponseCode
 from rmqd.wire.messages.encode import StoredMessage
 from tests.broker.peer import Peer, connected
@@ -17,10 +17,10 @@ from tests.clock import ManualClock
 from tests.waiting import eventually
 
 POP, NOTIFICATION, POLLING_INFO = 200050, 200054, 200055
-ANY = HeldQueue("T", "g", -1)
+ANY = GroupQueue("T", "g", -1)
 
 
-async def waiting(embedded: EmbeddedRocketMQ, place: HeldQueue, count: int = 1) -> None:
+async def waiting(embedded: EmbeddedRocketMQ, place: GroupQueue, count: int = 1) -> None:
     """Return once so many pops wait."""
     await eventually(lambda: embedded.broker.held_pops.waiting(place) == count, f"{count} pops wait for {place}")
 
@@ -44,7 +44,7 @@ async def test_a_message_ends_the_wait(embedded: EmbeddedRocketMQ, peer: Peer) -
 async def test_a_message_wakes_one_of_a_group_and_one_of_each_group(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     first, second, other = held(peer), held(peer), held(peer, group="h")
     await waiting(embedded, ANY, 2)
-    await waiting(embedded, HeldQueue("T", "h", -1))
+    await waiting(embedded, GroupQueue("T", "h", -1))
 
     await peer.send("T", b"a")
 
@@ -57,7 +57,7 @@ async def test_a_message_wakes_one_of_a_group_and_one_of_each_group(embedded: Em
 
 async def test_who_waits_for_a_queue_hears_of_that_queue(embedded: EmbeddedRocketMQ, peer: Peer) -> None:
     opaque = held(peer, queue_id=1)
-    await waiting(embedded, HeldQueue("T", "g", 1))
+    await waiting(embedded, GroupQueue("T", "g", 1))
 
     await peer.send("T", b"0", queue_id=0)
     await peer.send("T", b"1", queue_id=1)
