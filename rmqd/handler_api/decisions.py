@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections import UserList, deque
+from collections.abc import Callable, Iterator, Mapping, Set, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeGuard, TypeVar
 
@@ -149,10 +150,10 @@ def members_of(result: object) -> Iterator[object]:
             yield one
         elif id(one) not in seen:
             seen.add(id(one))
-            rest += one.values() if isinstance(one, dict) else one
+            rest += [*one, *one.values()] if isinstance(one, Mapping) else one
 
 
-_COLLECTIONS: Final = (list, tuple, set, frozenset, dict)
+_COLLECTIONS: Final = (list, tuple, Set, ValuesView, Mapping, deque, UserList)
 
 
 def _is_decision(result: object) -> TypeGuard[BaseException | type[BaseException]]:

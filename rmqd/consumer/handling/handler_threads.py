@@ -9,6 +9,7 @@ import functools
 import itertools
 import queue
 import threading
+import types
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import replace
 from functools import partial
@@ -27,7 +28,9 @@ log = structlog.get_logger(__name__)
 
 CANCEL_PATIENCE_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
 _FUTURES: Final = (asyncio.Future, concurrent.futures.Future)
-_UNDONE: Final = (Awaitable, Generator, AsyncGenerator, *_FUTURES, map, filter, itertools.starmap, itertools.chain)
+_LAZY: Final = (map, filter, zip, enumerate, *(one for one in vars(itertools).values() if isinstance(one, type)))
+_FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
+_UNDONE: Final = (Awaitable, Generator, AsyncGenerator, *_FUTURES, *_LAZY)
 
 
 class UnusableHandlerError(RmqdError):
@@ -46,26 +49,43 @@ class HandlerEndedError(RmqdError):
 
 
 def check_result(result: object, handler_name: str) -> None:
-    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable or a generator, also
-    in a collection.
+    """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable, a generator, a function
+    or a handler, also in a collection.
 
     Other results have no meaning.
     """
     raise_returned(result)
-    undone = [one for one in members_of(result) if isinstance(one, _UNDONE) and (one is result or not _is_done(one))]
+    undone = [one for one in members_of(result) if _is_left(one, is_result=one is result)]
     for one in undone:
         if isinstance(one, Coroutine | Generator):
             one.close()  # otherwise Python warns about a never-awaited coroutine at an unrelated place
     if undone:
-        raise HandlerNotAwaitedError(
-            f"handler {handler_name} returned a {class_name(undone[0])} that was never awaited, so it handled nothing; "
+        ended, step = (
+            "awaited",
             "make the function that rmqd calls `async def` (also the wrapper, if a decorator wraps it) and await the "
-            "work in it, or finish the work before it returns"
+            "work in it, or finish the work before it returns",
+        )
+        if _is_function(undone[0]):
+            ended, step = "called", "call it, add the parentheses of its decorator, or name the handler itself"
+        raise HandlerNotAwaitedError(
+            f"handler {handler_name} returned a {class_name(undone[0])} that was never {ended}, so it handled nothing; "
+            f"{step}"
         )
 
 
-def _is_done(work: object) -> bool:
-    return isinstance(work, _FUTURES) and work.done()
+def _is_left(one: object, *, is_result: bool) -> bool:
+    """Return whether an object in a result, or the result itself, is unfinished work or a function to call."""
+    if isinstance(one, threading.Thread):
+        return one.ident is None or one.is_alive()
+    if type(one).__module__ == "multiprocessing.pool":
+        return not getattr(one, "ready", lambda: True)()
+    if isinstance(one, _FUTURES) and one.done():
+        return is_result
+    return isinstance(one, _UNDONE) or (is_result and _is_function(one))
+
+
+def _is_function(result: object) -> bool:
+    return isinstance(result, _FUNCTIONS) or hasattr(type(result), "handle")  # or a handler
 
 
 def _log_mistake(batch: Batch, mistake: Literal["commit", "late decision"]) -> None:

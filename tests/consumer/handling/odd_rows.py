@@ -11,6 +11,7 @@ import inspect
 import json
 import math
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ RESULTS: list[tuple[str, Odd, list[str]]] = [
     ("returns the class DeadLetter", returning(DeadLetter), DEAD),
     ("returns a decision for each message", returning([None, DeadLetter("why")]), RETRIED),
     ("returns decisions by message", returning({"id": (1, Retry)}), RETRIED),
+    ("returns decisions in a view of a dict", returning({"id": Retry}.values()), RETRIED),
+    ("returns decisions in a queue", returning(deque([{Retry: 1}])), RETRIED),
     ("returns decisions in a list of lists", returning([[Retry()]]), RETRIED),
     ("returns a deeply nested list", returning(json.loads("[" * 600 + "]" * 600)), ACKED),
     ("acknowledges", lambda batch: batch.ack(batch[0]), ACKED),

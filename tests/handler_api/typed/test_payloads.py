@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -237,12 +238,28 @@ def send_queue(rocketmq: RocketMQ, *bodies: object) -> None:
 async def unawaited() -> None: ...
 
 
-@pytest.mark.parametrize("work", [unawaited, concurrent.futures.Future], ids=["coroutine", "Future"])
+class Mailer:
+    """A handler that a function creates, such as a plugin's."""
+
+    def handle(self, batch: Batch) -> None: ...
+
+
+WORK: list[tuple[Callable[[], object], str]] = [
+    (unawaited, "awaited"),
+    (concurrent.futures.Future, "awaited"),
+    (lambda: enumerate(map(str, [1])), "awaited"),
+    (lambda: threading.Thread(target=print), "awaited"),
+    (lambda: unawaited, "called"),
+    (Mailer, "called"),
+]
+
+
+@pytest.mark.parametrize("work", WORK, ids=["coroutine", "Future", "enumerate", "Thread", "function", "handler"])
 def test_each_call_must_finish_the_work_that_it_returns(rocketmq: RocketMQ, run_handler: Run, work: Any) -> None:
     @rmqd.handler(json=Model)
     def handle(order: Model) -> object:
-        return work() if order.number == 1 else None
+        return work[0]() if order.number == 1 else None
 
     send_queue(rocketmq, {"number": 1}, {"number": 2})
-    with pytest.raises(HandlerNotAwaitedError, match=r"returned a (coroutine|Future) that was never awaited"):
+    with pytest.raises(HandlerNotAwaitedError, match=rf"returned a \w+ that was never {work[1]}"):
         run_handler(handle, **ALL_AT_ONCE)
