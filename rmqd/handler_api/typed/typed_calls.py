@@ -96,7 +96,7 @@ class _Course:
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
             return False
-        self._part.decide(0, replace(decision_of(error), error=error))
+        self._part.overrule(0, replace(self._part.decisions().get(0, decision_of(error)), error=error))
         return True
 
     def _one_by_one(self) -> Iterator[Call]:
