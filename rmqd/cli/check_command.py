@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,6 +22,7 @@ with lazily():
     from rmqd.config.model import group_model, root_model, spark_model
     from rmqd.config.reading import config_source, yaml_tree
     from rmqd.plugins import handler_catalogue, model_options, strategies
+    from rmqd.runtime import value_kinds
     from rmqd.wire.bodies import heartbeat_data
 
 
@@ -152,24 +153,30 @@ def _is_same_exception(one: str, other: str) -> bool:
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
+_OF_UNORDERED: Final = "delay_level_when_next_consume consume_concurrently_max_span"
+_OF_SHARES: Final = "allocate_strategy queue_handover_timeout delay_level_when_next_consume"
+
+
 def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield keys without effect, each with the setting that it needs."""
-    mode, strategy, handler = group.consume_mode, group.allocate_strategy, group.handler
-    in_place = mode == "orderly" or bool(group.order_by)
-    needs = {
-        "consume_timestamp": ("consume_from_where: timestamp", group.consume_from_where == "timestamp"),
-        "allocate_queues": ("allocate_strategy: by_config", strategy == "by_config"),
-        "machine_rooms": ("allocate_strategy: by_machine_room", strategy == "by_machine_room"),
-        "auto_commit": ("consume_mode: orderly", mode == "orderly"),
-        "suspend_current_queue_time": ("consume_mode: orderly or order_by", in_place),
-        "trace_topic": ("enable_trace: true", group.enable_trace),
-        "trace_msg_batch_num": ("enable_trace: true", group.enable_trace),
-    }
-    pop = ("consume_mode: pop", mode == "pop")
-    needs |= dict.fromkeys(("pop_invisible_time", "pop_batch_nums", "pop_threshold_for_queue"), pop)
-    for key, (setting, is_set) in needs.items():
-        if key in group.model_fields_set and not is_set:
-            yield (key,), setting
+    strategy, handler, model = group.allocate_strategy, group.handler, group.message_model
+    is_orderly, is_pop = group.consume_mode == "orderly", group.consume_mode == "pop"
+    written = {value_kinds.key_of(name) for name in group.model_fields_set}
+    needs = (
+        ("consume_timestamp", "consume_from_where: timestamp", group.consume_from_where == "timestamp"),
+        ("allocate_queues", "allocate_strategy: by_config", strategy == "by_config"),
+        ("machine_rooms", "allocate_strategy: by_machine_room", strategy == "by_machine_room"),
+        ("auto_commit", "consume_mode: orderly", is_orderly),
+        ("suspend_current_queue_time", "consume_mode: orderly or order_by", is_orderly or group.order_by),
+        (_OF_UNORDERED, "consume_mode: concurrently", not is_orderly or group.order_by),
+        ("trace_topic trace_msg_batch_num", "enable_trace: true", group.enable_trace),
+        ("pop_invisible_time pop_batch_nums pop_threshold_for_queue", "consume_mode: pop", is_pop),
+        ("max_reconsume_times", "message_model: clustering", is_orderly or model == "clustering"),
+        (_OF_SHARES, "message_model: clustering", model == "clustering"),
+        ("queue_handover_timeout persist_consumer_offset_interval", "engine: local", group.engine == "local"),
+    )
+    for keys, setting, is_set in needs:
+        yield from (((key,), setting) for key in keys.split() if key in written and not is_set)
     if handler is not None:
         written = handler.model_fields_set
         if "concurrency" in written and handler.processes:
@@ -186,7 +193,7 @@ def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
                 is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
                 told = "matches no message: || joins tags"
                 if is_sql:
-                    told = "is not read as meant: quotes are straight, and the tag is TAGS"
+                    told = "is not read as meant: quotes are straight, and TAGS is one tag"
                 path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
                 yield group.problem(name, path, f"{shown} {told}; expected {meant}")
 

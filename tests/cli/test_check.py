@@ -94,6 +94,15 @@ def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
         ("auto_commit: false", "auto_commit: has no effect; expected consume_mode: orderly, or omit it"),
         ("auto_commit: false, consume_mode: orderly", ""),
         ("pop_batch_nums: 8", "pop_batch_nums: has no effect; expected consume_mode: pop, or omit it"),
+        ("pop_invisible_time: 8s", "pop_invisible_time: has no effect; expected consume_mode: pop, or omit it"),
+        ("suspend_current_queue_time: 2s", "suspend_current_queue_time: has no effect; expected consume_mode: orderly"),
+        (
+            "consume_mode: orderly, delay_level_when_next_consume: 3",
+            "delay_level_when_next_consume: has no effect; expected consume_mode: concurrently",
+        ),
+        ("consume_mode: orderly, order_by: keys, delay_level_when_next_consume: 3", ""),
+        ("message_model: broadcasting, max_reconsume_times: 3", "max_reconsume_times: has no effect; expected message"),
+        ("message_model: broadcasting, consume_mode: orderly, max_reconsume_times: 3", ""),
         (
             "handler: {plugin: log, max_concurrency: 9}",
             "handler.max_concurrency: has no effect; expected",

@@ -75,6 +75,9 @@ def test_sql() -> None:
         ("paid* || refunded", "{sql: \"TAGS STARTSWITH 'paid' OR TAGS = 'refunded'\"}"),
         ("TAGS = 'paid'", "{sql: \"TAGS = 'paid'\"}"),
         ("!paid", "{sql: \"TAGS <> 'paid'\"}"),
+        ("!= paid", "{sql: \"TAGS <> 'paid'\"}"),
+        ("paid / refunded", '"paid || refunded"'),
+        ("tags = paid", "{sql: \"TAGS = 'paid'\"}"),
         *((right, None) for right in ("*", "", "paid", " paid||refunded ", "order:paid-1", "or", "*.paid", "中文")),
         *((right, None) for right in ("50%", "sale-50% || paid", "refund(part)")),
     ],
@@ -82,4 +85,6 @@ def test_sql() -> None:
 def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str, meant: str | None) -> None:
     assert meant_filter(expression, "TAG") == meant
     assert meant_filter("region = \u201ceu\u201d", "SQL92") == "{sql: \"region = 'eu'\"}"
+    assert meant_filter("TAGS = 'a||b' AND c = d", "SQL92") == "{sql: \"TAGS IN ('a', 'b') AND c = d\"}"
+    assert meant_filter("TAGS='a' and TAGS='b'", "SQL92") == "{sql: \"TAGS IN ('a', 'b')\"}"
     assert meant_filter("a = 'tag' AND c > 1", "SQL92") is meant_filter("tag > 5 AND TAGS = 'a'", "SQL92") is None

@@ -100,9 +100,11 @@ _TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u0
 _QUOTES: Final = f"'\"{_TYPOGRAPHIC}"
 _BRACKETS: Final = {")": "(", "]": "["}
 _JOINS: Final = r"|\u00a6\u2016\u2225\uff5c&\uff06,\uff0c\u3001;\uff1b"
-_BETWEEN_TAGS: Final = re.compile(rf"\s+(?:or|and)\s+|[{_JOINS}\s\u200b\ufeff]+", re.IGNORECASE)
+_BETWEEN_TAGS: Final = re.compile(rf"\s+(?:or|and|[/+-])\s+|[{_JOINS}\s\u200b\ufeff]+", re.IGNORECASE)
 _WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|(?<![0-9])%)\$?")  # 50% is a tag
 _TAGS_IN_SQL: Final = re.compile(r"'[^']*'|\btags?\b", re.IGNORECASE)
+_TAG_TEST: Final = re.compile(r"\bTAGS\s*=\s*(?:'([^']*\|\|[^']*)'|(?!NULL\b)([A-Za-z_]\w*))")
+_BOTH_TAGS: Final = re.compile(r"\bTAGS\s*=\s*('[^']*')\s+AND\s+TAGS\s*=\s*('[^']*')", re.IGNORECASE)
 _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
 
 
@@ -113,6 +115,7 @@ def meant_filter(expression: str, kind: str) -> str | None:
     condition = (
         straight if named else _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
     )
+    condition = _BOTH_TAGS.sub(r"TAGS IN (\1, \2)", _TAG_TEST.sub(_tag_test, condition))
     if kind == EXPRESSION_SQL92:
         return None if condition == expression.strip() else f"{{sql: {quoted(condition)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
@@ -123,9 +126,15 @@ def meant_filter(expression: str, kind: str) -> str | None:
         tests = (f"TAGS STARTSWITH '{starts[part]}'" if part in starts else f"TAGS = '{part}'" for part in parts)
         return f"{{sql: {quoted(' OR '.join(tests))}}}" if all(starts.values()) else quoted(SUBSCRIPTION_ALL)
     if _CONDITION.search(expression):
-        excluded = re.fullmatch(r"(?:!|not\s)\s*(\w+)", straight, re.IGNORECASE)
+        excluded = re.fullmatch(r"(?:!=?|<>|not\s)\s*(\w+)", straight, re.IGNORECASE)
         return f"{{sql: {quoted(f'TAGS <> {excluded[1]!r}' if excluded else condition)}}}"
     return None if parts == tags else quoted(" || ".join(parts))
+
+
+def _tag_test(found: re.Match[str]) -> str:
+    """Return the test that was meant by one with several tags in one text, or with a property's name for a tag."""
+    tags = [f"'{tag.strip()}'" for tag in (found[1] or found[2]).split("||")]
+    return f"TAGS IN ({', '.join(tags)})" if len(tags) > 1 else f"TAGS = {tags[0]}"
 
 
 def _bare(tag: str) -> str:
