@@ -183,7 +183,8 @@ class RedisHandler:
         if self._options.remember:
             value = self._options.remember_by(opened)
             identity = opened.message.identity
-            text = as_text(value if value not in (None, "") else opened.message.msg_id)
+            text = "" if value is None else as_text(value)
+            text = text if text.strip() else opened.message.msg_id
             mark = f"{identity}:{text}"
             former = mark if identity.replay else text  # a replay adds messages again
         return RedisEntry(mark, former, tuple(self._parts(opened)))

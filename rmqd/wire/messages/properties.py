@@ -63,13 +63,18 @@ _NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
 def value_by(name: str) -> Callable[[Any], str | None]:
     """Return the function for a message's `msg_id`, `keys` or `sharding_key`, or, with `property:NAME`, a property.
 
-    The function returns None or "" if the message has no such value. If a message has several keys (RocketMQ separates
-    them by spaces), the whole text is one value here.
+    The function returns None or "" if the message has no such value, or only white space. If a message has several keys
+    (RocketMQ separates them by spaces), the whole text is one value here.
     """
     if name == "msg_id":
         return attrgetter("lasting_id")
     stored = _NAMED.get(name) or name.removeprefix("property:")
-    return lambda message: message.stored_properties.get(stored)
+
+    def value(message: Any) -> str | None:
+        text: str | None = message.stored_properties.get(stored)
+        return None if text is None or text.isspace() else text
+
+    return value
 
 
 MAX_PROPERTIES_BYTES: Final = 32767  # the record's length field is a signed short

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -166,9 +167,10 @@ def test_corrupt_messages_hold_no_key() -> None:
     assert queue.commit_offset() == 1
 
 
-def test_a_message_without_the_property_waits_for_none() -> None:
+@pytest.mark.parametrize("properties", [{}, {"account": ""}, {"account": " \t"}])
+def test_a_message_without_the_property_waits_for_none(properties: dict[str, str]) -> None:
     queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("property:account"))
-    queue.put(block_of(range(3)), 3)
+    queue.put(block_of(range(3), properties=properties), 3)
     assert len(queue.take(3)) == 3
 
 

@@ -106,18 +106,18 @@ async def redis_that_says(answer: str | Callable[[list[bytes]], str]) -> AsyncIt
 
 
 async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: RedisServer, redis_client: Any) -> None:
-    """An empty value is none. What 0.1.0 remembered, which is the value alone, counts for each, but in no replay."""
+    """A blank value is none. What 0.1.0 remembered, which is the value alone, counts for each, but in no replay."""
     redis_client.set("rmqd:{orders}:7", 1)
     options = {"mode": "list", "remember": "1h", "remember_by": "properties.k", "value": "topic"}
     async with started(redis_server, **options) as handler:
         for cluster, group, topic in (("c1", "g1", "t1"), ("c2", "g1", "t1"), ("c1", "g2", "t1"), ("c1", "g1", "t2")):
             once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
-            for number, value in enumerate(("7", "8", "8", "", "")):
+            for number, value in enumerate(("7", "8", "8", "", " ", " ")):
                 message = testing.make_message(topic=topic, properties={"k": value}, msg_id=f"m{number}")
                 await handler.handle(make_batch(message))
         once_in_group.set(once_of("g1", partial(Identity, "c1", "", "g1", replay="r1")))
         await handler.handle(make_batch(testing.make_message(topic="again", properties={"k": "7"})))
-    assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 9 + [b"t2"] * 3 + [b"again"]
+    assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 12 + [b"t2"] * 4 + [b"again"]
 
 
 async def test_full_memory_is_waited_for_and_told_in_the_words_of_redis(
