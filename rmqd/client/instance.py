@@ -249,6 +249,7 @@ class ClientInstance:
             corrupt_frames=traffic.corrupt_frames,
             doubted_replies=traffic.doubted_replies,
             refused=self.remoting.security.refusals.standing(),
+            problems=self.routes.problems(),
         )
 
     async def _unregister_at(self, address: str, group: str) -> None:

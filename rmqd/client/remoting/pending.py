@@ -285,3 +285,5 @@ class ClientSnapshot:
     )
     refused: tuple[str, ...] = figure(each_once, default=())
     """The reasons of current refusals, by servers or by this client."""
+    problems: tuple[str, ...] = figure(each_once, default=())
+    """Problems with name servers and brokers that concern several groups."""

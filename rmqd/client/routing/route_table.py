@@ -31,7 +31,7 @@ from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.runtime.clock import Clock, wait_within
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic
+from rmqd.wire.topics import is_light_queue, is_retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -138,6 +138,16 @@ class RouteTable:
     def writable_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that producers may send to, in RocketMQ's order; empty without a route."""
         return self._routes.writable(topic)
+
+    def problems(self) -> tuple[str, ...]:
+        """Return why the routes are out of date, and the brokers that store no message, such as a retry."""
+        topics = self._routes.by_topic.items()
+        queues = [one for topic, route in topics if not is_light_queue(topic) for one in route.queue_datas]
+        closed = {one.broker_name for one in queues if one.is_readable}.difference(
+            one.broker_name for one in queues if one.is_writeable
+        )
+        read_only = [f"broker {name} is read-only, so it stores no retries and dead letters" for name in sorted(closed)]
+        return (*filter(None, [self.problem]), *read_only)
 
     def known_everywhere_at(self, topic: str) -> float:
         """Return the latest time (monotonic) at which all clients know the last change of a topic's readable queues.

@@ -77,20 +77,20 @@ async def status_document(view: HostView, recorder: HistoryRecorder, about: Daem
     """Return the whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has its
     own. Queues are converted in slices, so that thousands of them do not block the event loop.
     """
-    groups = merge_processes(view.processes, view.past).groups if view.processes else ()
+    whole = merge_processes(view.processes, view.past) if view.processes else None
     only = view.processes[0] if len(view.processes) == 1 and view.workers is None else None
     document: dict[str, Any] = {
         "client_id": only.client.client_id if only else None,
         **asdict(about),
         "uptime_seconds": round(about.now - about.started_at, 3),
-        "groups": [await _group(group, view, recorder) for group in groups],
+        "groups": [await _group(group, view, recorder) for group in (whole.groups if whole else ())],
+        "problems": [*about.problems, *view.missing, *(whole.client.problems if whole else ())],
     }
     if view.workers is not None:
         document["workers"] = [
             {"worker": process.worker, "pid": process.pid, "client_id": process.client.client_id}
             for process in view.processes
         ]
-        document["problems"] = [*about.problems, *view.missing]
     return document
 
 

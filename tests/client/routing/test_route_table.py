@@ -66,6 +66,7 @@ async def test_queues_and_addresses(table: Table) -> None:
     assert (table.master("a"), table.master("b"), table.master("nobody")) == (A, None, None)
     assert (table.address("a", 1), table.address("b"), table.address("a", 7)) == (SLAVE, B, A)
     assert table.address("nobody") is None
+    assert table.problems() == ("broker closed is read-only, so it stores no retries and dead letters",)
     assert table.broker_addresses() == {A, B, SLAVE, "m:1"}
     assert table.queues("unknown") == []
 
@@ -95,6 +96,7 @@ async def test_known_topics_are_asked_for_again_soon_when_no_name_server_answere
         await peer.down()
         table.refresh_soon()
         await table.clock.until(lambda: table.problem, "nobody answers")
+        assert table.problems() == (table.problem,)
         assert table.master("a") == A
         table.known["T"] = route_of({"a": B})
         await peer.listen()

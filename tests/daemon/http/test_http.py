@@ -107,6 +107,10 @@ async def test_status_tells_all_groups(served: Served) -> None:
     assert {"name", "engine", "state", "paused", "client_id", "queues"} <= mailer.keys()
     assert (mailer["name"], mailer["state"], mailer["paused"]) == ("mailer", "running", False)
     assert audit["name"] == "audit"
+    assert document["problems"] == []
+    shown = replace(served.engine.clients[0].snapshot(), problems=("no name server answered",))
+    served.engine.clients[0].snapshot = lambda: shown  # type: ignore[method-assign]
+    assert (await served.client.get("/api/v1/status")).json()["problems"] == ["no name server answered"]
 
 
 async def test_status_tells_what_a_group_did(served: Served) -> None:
