@@ -134,6 +134,7 @@ class GroupOffsetStore(ABC):
         self.committed: dict[MessageQueue, int] = {}
         self.committed_at: dict[MessageQueue, float] = {}  # Unix seconds of the last successful commit
         self.failures = 0  # failed commits; each is retried
+        self.problem: Problem | None = None  # why offsets are not stored
         # When the next round of commits is overdue: monotonic seconds, plus the time that the machine was suspended.
         self.carries_until = float("-inf")
 

@@ -242,6 +242,13 @@ _IN_ORDER: Final = (
         QUEUE | MILD,
         diagnosed_as="slow_handler",
     ),
+    Cause(
+        "offsets_not_stored",
+        "make room on the disk of state_dir, or make it writable: the group continues, but after a restart it handles "
+        "these messages again",
+        GROUP,
+        diagnosed_as="offset_illegal",
+    ),
     Cause("paused", "resume it with `rmqd resume {group}`", QUEUE, diagnosed_as="stalled_queue"),
     Cause(
         "pull_failed",

@@ -300,6 +300,7 @@ class Watchdog:
         if context.circuit is not None:
             context.problems.set("circuit", context.circuit.problem(context.options.plain_group))
         context.problems.set("service", context.service.problem)
+        context.problems.set("offsets", context.store.problem)
         context.problems.set("refused", self._refused_problem())
 
     def _refused_problem(self) -> Problem | None:

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from rmqd.consumer.health.causes import found
 from rmqd.consumer.services import GroupOffsetStore
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.runtime import files as process_lock
@@ -266,7 +267,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         if self._failing_since is not None:
             seconds = round(self._clock.monotonic() - self._failing_since)
             log.info("offset.stored_again", file=str(self._file.path), after_seconds=seconds)
-            self._failing_since, self._reported = None, ("", 0.0)
+            self._failing_since, self._reported, self.problem = None, ("", 0.0), None
         return None
 
     def _failed(self, error: OSError) -> None:
@@ -278,6 +279,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         if reason == last_reason and now - at < REMIND_SECONDS:
             return
         self._reported = reason, now
+        self.problem = found("offsets_not_stored", f"{self._file.path} cannot be written: {reason}")
         log.error("offset.not_stored", file=str(self._file.path), error=reason, for_seconds=round(now - since))
 
 

@@ -174,6 +174,11 @@ async def test_what_is_not_stored_does_not_count_as_committed(store: LocalFileOf
     await store.persist({A: 2})
 
     assert (store.committed, store.committed_at) == ({A: 1}, at)
+    assert store.problem is not None
+    assert store.problem.evidence.endswith("offsets.json cannot be written: No space left on device")
+    saves.error = None
+    await store.persist({A: 2})
+    assert store.problem is None
 
 
 async def test_a_new_queue_does_not_begin_before_its_start_is_stored(store: LocalFileOffsetStore, saves: Saves) -> None:

@@ -141,6 +141,7 @@ async def test_a_full_disk_stops_no_handler_and_is_made_up_for(
             await broker.store(queue, b"b", b"c")
             await seen.has(b"a", b"b", b"c")
             await eventually(lambda: "offset.not_stored" in [line["event"] for line in logs], "it is said")
+            await eventually(lambda: running.consumer.snapshot().problems, "it is a problem of the group", 10)
             assert place.stored() == {queue: 1}
             disk.empty()
             await place.has(queue, 3)
