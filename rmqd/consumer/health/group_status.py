@@ -147,6 +147,7 @@ class RecentResults:
         self._samples = deque([(clock.monotonic(), totals_of(()))])
         self._vain = 0
         self._vain_since = 0.0
+        self._unsettled = 0  # failed attempts of the last step whose messages were not settled then
 
     @property
     def problem(self) -> Problem | None:
@@ -163,9 +164,11 @@ class RecentResults:
         own = [topic for topic in topics if bool(topic.variant) == bool(self._canary)]
         totals, before = totals_of(own), self._judged
         acked, attempts, failed = (totals[name] - before[name] for name in ("acked", "handled", "failed"))
-        # at least the failed calls, because refused messages are not counted
+        # at least the failed calls, because refused messages are not counted; others are counted after their error
+        vain = max(attempts - acked - self._unsettled, failed)
+        self._unsettled = min(self._unsettled + vain - (attempts - acked), failed)
         errors = sorted((error for topic in own for error in topic.errors), key=lambda error: error.at)
-        self._judge(acked, max(attempts - acked, failed), errors, now)
+        self._judge(acked, vain, errors, now)
         self._judged = totals
         self._add(totals_of(topics), now)
 

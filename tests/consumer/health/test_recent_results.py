@@ -123,6 +123,18 @@ def test_few_attempts_prove_nothing_and_quiet_ones_do(group: Group) -> None:
     assert group.cause == "failing_handler"
 
 
+def test_an_attempt_counts_once_although_its_message_is_settled_later(group: Group) -> None:
+    """The error is counted when the handler raises, and the result when the broker has the retry."""
+    error = KeyError("city")
+    for number in range(1, MIN_ATTEMPTS + 1):
+        assert group.cause == "", number
+        group.goes_on(POLL_SECONDS, lambda: group.stats.raised(error, "text", MESSAGES[0], group.clock.wall()))
+        group.goes_on(POLL_SECONDS, lambda: group.stats.count("retried"))
+        group.goes_on(60)
+    assert group.results.problem is not None
+    assert f"all {MIN_ATTEMPTS} failed attempts had one message" in group.results.problem.evidence
+
+
 def test_rates_are_of_the_last_minute(group: Group) -> None:
     """Attempts, failed calls, what was sent back, per second."""
     group.goes_on(600, lambda: group.succeeds(20))
