@@ -187,7 +187,7 @@ def test_of_commit_and_rollback_the_last_word_counts() -> None:
         (Retry(delay_level=3), "retry at delay level 3"),
         (DeadLetter("no such customer"), "no such customer"),
         (Suspend(), "suspend"),
-        (Suspend(seconds=0.5), "suspend for 0.5 s"),
+        (Suspend(seconds=0.5), "suspend for 500 ms"),
     ],
 )
 def test_the_exceptions_keep_what_they_were_given_across_processes(error: Exception, text: str) -> None:

@@ -18,6 +18,7 @@ import structlog
 
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError, RmqdError, StorageError
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command, encode_command
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -124,7 +125,8 @@ class Channel(asyncio.Protocol):
             async with asyncio.timeout(timeout_seconds):
                 return await future
         except TimeoutError:
-            raise RemotingTimeoutError(self.address, f"no answer to request {code} in {timeout_seconds:g} s") from None
+            reason = f"no answer to request {code} in {duration(timeout_seconds)}"
+            raise RemotingTimeoutError(self.address, reason) from None
         finally:
             del self._calls[opaque]
 

@@ -14,6 +14,7 @@ from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import say, say_json
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.plain_text import duration
 
 with lazily():
     from rmqd.cli import check_connect
@@ -133,7 +134,9 @@ def _idle_keys(config: root_model.RootConfig) -> Iterator[object]:
                 message = f"{one} is also in dead_letter.on, which wins; expected only in one of them"
                 yield group.problem(name, ("retry", "on"), message)
         if retry.in_place and retry.backoff > retry.max_backoff:
-            message = f"longer than max_backoff, so each pause is {retry.max_backoff:g} s; expected at most max_backoff"
+            message = (
+                f"longer than max_backoff, so each pause is {duration(retry.max_backoff)}; expected at most max_backoff"
+            )
             yield group.problem(name, ("retry", "backoff"), message)
         is_empty = "deduplicate" in group.model_fields_set and group.deduplicate is None
         if is_empty and config.defaults.deduplicate is None:

@@ -11,9 +11,10 @@ import typer
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, ask_cluster, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
-from rmqd.cli.terminal.output import Columns, count, document_table, format_age, plain, say, say_table
+from rmqd.cli.terminal.output import Columns, count, document_table, plain, say, say_table
 from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
 with lazily():
@@ -213,7 +214,7 @@ def lag(
     lags, errors = _ask(groups, target)
     cluster.say(plain(lags), document_table(_LAGS, plain(lags)))
     late = [
-        f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {format_age(one.lag_seconds)} old, "
+        f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {duration(one.lag_seconds)} old, "
         f"over the limit of {fail_over}"
         for one in lags
         if limit_seconds is not None and one.lag_seconds > limit_seconds

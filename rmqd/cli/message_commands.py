@@ -16,7 +16,7 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.options import TopicName, moment_or_age_ms, topic_names
 from rmqd.errors import InvalidNameError, RmqdError
 from rmqd.runtime.lazy_imports import lazily
-from rmqd.runtime.plain_text import printable_lines
+from rmqd.runtime.plain_text import duration, printable_lines
 from rmqd.wire.topics import TOOLS_GROUP, without_namespace
 
 with lazily():
@@ -151,7 +151,7 @@ _EVENTS: Final[output.Columns] = (
     "group",
     "client",
     "attempt",
-    ("took", lambda one: "-" if one["cost_ms"] is None else f"{one['cost_ms']} ms"),
+    ("took", lambda one: "-" if one["cost_ms"] is None else duration(one["cost_ms"] / 1000)),
     "result",
 )
 

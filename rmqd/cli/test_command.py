@@ -15,6 +15,7 @@ from rmqd.cli.terminal.options import Output
 from rmqd.cli.terminal.output import count, say_json
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.plain_text import duration
 
 with lazily():
     from rmqd.runtime import files as watched_files
@@ -121,7 +122,7 @@ def _read(path: Path, config: Path | None) -> list[case_run.Case]:
 def _lines(report: case_run.CaseReport, *, is_first: bool) -> list[str]:
     case = report.case
     heading = [str(case.file)] if is_first else []
-    took = f"{count(report.attempts, 'attempt')}, {report.elapsed_seconds:.0f} s by the broker's clock"
+    took = f"{count(report.attempts, 'attempt')}, {duration(report.elapsed_seconds)} by the broker's clock"
     below = [f"            {line}" for line in (*report.problems, *report.notes)]
     if not report.problems:
         return [*heading, f"  ok      {case.name}  ({took})", *below]

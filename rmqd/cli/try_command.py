@@ -16,6 +16,7 @@ from rmqd.cli.terminal.options import GroupInConfig, duration_ms, moment_or_age_
 from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ExitCode
 from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import dlq_topic, wrap_namespace
 
 with lazily():
@@ -48,7 +49,7 @@ class TrialReporter:
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
             self._outcomes[verdict.outcome] += 1
             result = document(message, verdict, report, self.lie_in) | {"batch": self._batches}
-            self._say(result, _decided(verdict, report.result), f"{report.result.seconds:.3f} s")
+            self._say(result, _decided(verdict, report.result), duration(report.result.seconds))
         if not self.as_json:
             say(f"    {line}" for line in _why(report))
 
@@ -174,7 +175,7 @@ def _next(finding: trials.BisectResult, name: str, lie_in: str) -> list[str]:
 def _decided(verdict: trials.TrialDecision, result: trials.CallResult) -> str:
     match verdict.outcome:
         case "retried" if verdict.rest_seconds is not None:
-            text = f"again in place after {verdict.rest_seconds:g} s"
+            text = f"again in place after {duration(verdict.rest_seconds)}"
         case "retried":
             text = f"retry at delay level {verdict.delay_level}"
         case "dead_lettered":

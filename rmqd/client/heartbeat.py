@@ -19,6 +19,7 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.errors import CircuitOpenError, ProtocolError, RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import doubled, spread, wait_within
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData
 from rmqd.wire.command import RemotingCommand
@@ -247,7 +248,7 @@ class Heartbeat:
                 version = await send_heartbeat(self._remoting, address, data)
         except TimeoutError:
             error: RmqdError = RemotingTimeoutError(
-                address, f"no response to the heartbeat within {HEARTBEAT_TIMEOUT_SECONDS:g} s"
+                address, f"no response to the heartbeat within {duration(HEARTBEAT_TIMEOUT_SECONDS)}"
             )
         except RmqdError as failure:
             error = failure

@@ -24,6 +24,7 @@ from rmqd.client.sending.producer import Producer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import Identity, MessageQueue
@@ -262,7 +263,7 @@ class ClientInstance:
                     return
                 await unregister_client(self.remoting, address, self.client_id, consumer_group=group)
         except TimeoutError:
-            reason = f"no answer in {UNREGISTER_DEADLINE_SECONDS:g} s"
+            reason = f"no answer in {duration(UNREGISTER_DEADLINE_SECONDS)}"
             log.warning("group.not_unregistered", group=group, address=address, reason=reason)
         except RmqdError as error:
             if not error.is_reported:

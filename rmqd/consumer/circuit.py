@@ -33,6 +33,7 @@ import structlog
 from rmqd.consumer.consumer_options import CircuitOptions
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import duration
 
 log = structlog.get_logger(__name__)
 
@@ -180,7 +181,7 @@ class Circuit:
         if self.state == "closed":
             return None
         seconds = self._clock.monotonic() - self._opened_at
-        return found("circuit_open", f"{self._told()}; no call but probes for {seconds:.0f} s", group=group)
+        return found("circuit_open", f"{self._told()}; no call but probes for {duration(seconds)}", group=group)
 
     def _told(self) -> str:
         return "" if self.state == "closed" else f"{self._reason}, the last one with {self._error}"

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from rmqd.demo.demo_view import DELAYS, USUAL_DELAYS, DemoFigures, ScreenSize, Setting, duration, frame, one_line
+from rmqd.demo.demo_view import DELAYS, USUAL_DELAYS, DemoFigures, ScreenSize, Setting, frame, one_line
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.live_screen import AlternateScreen
+from rmqd.runtime.plain_text import age
 
 DUMB: Final = ("", "dumb", "unknown")
 
@@ -112,7 +113,7 @@ class Summary:
     def lines(self) -> Iterator[str]:
         figures, account = self.figures, self.figures.account
         seconds = max(figures.elapsed_seconds, 0.001)
-        yield f"rmqd demo ran for {duration(figures.elapsed_seconds)}"
+        yield f"rmqd demo ran for {age(figures.elapsed_seconds)}"
         yield ""
         yield _line("sent", figures.sent, f"{figures.sent / seconds:.1f}/s")
         if figures.failed:

@@ -21,6 +21,7 @@ from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, Q
 from rmqd.daemon.http.status_view import style_of
 from rmqd.demo.demo_orders import DeadLettered, HandledOrder, Ledger, OrderProducer
 from rmqd.runtime.live_screen import picture_of
+from rmqd.runtime.plain_text import age
 
 SAMPLE_SECONDS: Final = 0.5
 SAMPLES: Final = 400  # more samples than the widest terminal has columns
@@ -183,16 +184,6 @@ BLOCKS: Final = "▁▂▃▄▅▆▇█"
 ASCII_BLOCKS: Final = "_.-:=+*#"
 
 
-def duration(seconds: float) -> str:
-    """Return a duration as `7s`, `1m 07s`, `1h 02m`."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m {whole % 60:02}s"
-    return f"{whole // 3600}h {whole // 60 % 60:02}m"
-
-
 def spark(values: Sequence[float], top: float, width: int, *, ascii_only: bool = False) -> str:
     """Return the newest values as a line of blocks, the highest block for `top` and above; empty without values."""
     blocks = ASCII_BLOCKS if ascii_only else BLOCKS
@@ -263,7 +254,7 @@ def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -
 def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
     style = style_of(figures.state) if figures.state in ("running", "failed") else "bold"
     title = Text.assemble((" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, style))
-    time = duration(figures.elapsed_seconds)
+    time = age(figures.elapsed_seconds)
     title.append(" " * max(1, width - title.cell_len - len(time) - 1) + time)
     parts = (
         f" embedded RocketMQ at {setting.nameserver}",

@@ -89,7 +89,9 @@ class Suspend(Exception):
         self.seconds = checked_seconds(seconds)
 
     def __str__(self) -> str:
-        return "suspend" if self.seconds is None else f"suspend for {self.seconds} s"
+        from rmqd.runtime.plain_text import duration  # here, as in `reason_text`
+
+        return "suspend" if self.seconds is None else f"suspend for {duration(self.seconds)}"
 
 
 class AlreadyHandled(Exception):

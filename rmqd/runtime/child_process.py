@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.runtime.plain_text import describe, text_of
+from rmqd.runtime.plain_text import describe, duration, text_of
 
 START_SECONDS: Final = 300.0  # limit for imports and the creation of a handler
 STOP_SECONDS: Final = 30.0
@@ -266,7 +266,7 @@ class ChildProcess(Generic[Snapshot]):
         except ChildGoneError:
             reason = f"{what} ended its process: it {await self.how()}"
         except TimeoutError:
-            reason = f"{what} did not end in {limit_seconds:g} s"
+            reason = f"{what} did not end in {duration(limit_seconds or 0)}"
         except BaseException:
             await self.dispose()
             raise
@@ -289,7 +289,7 @@ class ChildProcess(Generic[Snapshot]):
         except ChildGoneError:
             return await self.how()
         except TimeoutError:
-            return f"did not end in {STOP_SECONDS:g} s"
+            return f"did not end in {duration(STOP_SECONDS)}"
         finally:
             await self.dispose()
         return how_it_ended(code) if code else None

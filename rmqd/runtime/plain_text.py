@@ -45,6 +45,34 @@ def text_of(value: object, make: Callable[[Any], str] = str) -> str:
     return hidden(encodable(text))
 
 
+def duration(seconds: float) -> str:
+    """Return a duration for a sentence: `7 ms`, `2.5 s`, `40 s`, `12 min`, `3 h`, `2 d`."""
+    if 0 < seconds < 0.9995:
+        return f"{max(1, round(seconds * 1000))} ms"
+    size, unit = next((one for one in _UNITS if seconds >= 2 * one[0]), (1, "s"))
+    return f"{round(seconds / size, 1 if seconds < 10 * size else 0):g} {unit}"
+
+
+_UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
+
+
+def age(seconds: float | None) -> str:
+    """Return an age for a table, in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
+    if seconds is None:
+        return "-"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s" if seconds >= 0.05 else "0s"
+    whole = int(seconds)
+    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if whole >= size:
+            return (
+                f"{whole // size}{unit}{whole % size // below:02}{small}"
+                if whole < 100 * size
+                else f"{whole // size}{unit}"
+            )
+    return f"{whole}s"
+
+
 def describe(error: BaseException) -> str:
     """Return the class of an exception and its text, if it has one."""
     text = text_of(error)

@@ -25,6 +25,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, Decision, LoadedHandler
 from rmqd.handler_api.batch import Outcome as Decided
+from rmqd.runtime.plain_text import duration
 from rmqd.testing.message_factory import messages_of
 from rmqd.testing.test_group import JumpingClock
 from rmqd.wire.messages.message import Message
@@ -83,7 +84,7 @@ class RunResult:
         counts = Counter(attempt.outcome for attempt in self.attempts)
         usual: tuple[Outcome, ...] = ("acked", "retried", "dead_lettered")
         shown = ", ".join(f"{counts[kind]} {kind}" for kind in get_args(Outcome) if kind in usual or counts[kind])
-        return f"<RunResult {shown} in {len(self.attempts)} attempts, {self.elapsed_seconds:.0f} s>"
+        return f"<RunResult {shown} in {len(self.attempts)} attempts, {duration(self.elapsed_seconds)}>"
 
 
 @dataclass(slots=True)
@@ -251,13 +252,13 @@ class HandlerRun:
         if calls:
             most = max(calls, key=lambda call: call.number)
             lines.append(f"{len(calls)} messages were handed out; {most.message!r} had attempt {most.number}")
-        return "\n  ".join([f"group {self._group} has something left to do after {seconds:.1f} s:", *lines])
+        return "\n  ".join([f"group {self._group} has something left to do after {duration(seconds)}:", *lines])
 
     def _pending(self) -> Iterator[str]:
         handling = list(self._recorder.handling.values())
         for batch, since, _ in handling[:MAX_SHOWN]:
             held = self._clock.wall() - since
-            yield f"the handler has had {batch[0]!r} (keys {batch[0].keys}) for {held:.1f} s and has not returned"
+            yield f"the handler has had {batch[0]!r} (keys {batch[0].keys}) for {duration(held)} and has not returned"
         if len(handling) > MAX_SHOWN:
             yield f"and {len(handling) - MAX_SHOWN} more calls of it"
         snapshot = self._consumer.snapshot()
@@ -271,7 +272,7 @@ class HandlerRun:
             yield f"the broker has {self._rocketmq.open_requests} requests to answer"
         due = self._rocketmq.broker.schedule.next_due()
         if due is not None:
-            yield f"a message will be delivered in {due - self._clock.wall():.0f} s by the broker's clock"
+            yield f"a message will be delivered in {duration(due - self._clock.wall())} by the broker's clock"
 
 
 def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:

@@ -25,6 +25,7 @@ from rmqd.errors import RmqdError
 from rmqd.plugins.handler_catalogue import load_canary, with_canary
 from rmqd.runtime.event_loop import close_loop, keep_running
 from rmqd.runtime.logs.log_setup import log_by_logging
+from rmqd.runtime.plain_text import duration
 from rmqd.testing.handler_run import HandlerRun, RunResult
 from rmqd.testing.message_factory import Body, as_bytes, as_properties, messages_of
 from rmqd.testing.test_group import GroupToRun, JumpingClock, group_of
@@ -83,8 +84,8 @@ class BackgroundLoop:
             if future.done():  # the coroutine's own TimeoutError
                 raise
             raise LoopBlockedError(
-                f"no end after {timeout_seconds + GRACE_SECONDS:g} s: an async handler blocks the event loop, which it "
-                f"shares with the consumer (def handle runs in a thread instead); its location:\n{self._stack()}"
+                f"no end after {duration(timeout_seconds + GRACE_SECONDS)}: an async handler blocks the event loop, "
+                f"which the consumer also uses (def handle runs in a thread instead); its location:\n{self._stack()}"
             ) from None
         finally:
             future.cancel()

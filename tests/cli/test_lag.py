@@ -7,13 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from rmqd import MessageQueue
-from rmqd.cli.terminal.output import format_age
 from rmqd.client.brokers import Brokers
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.group_reader import GroupReader, TopicLag
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.runtime.clock import SystemClock
+from rmqd.runtime.plain_text import age, duration
 from rmqd.wire.bodies.group_bodies import QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
@@ -100,5 +100,11 @@ async def test_nothing_is_pulled_and_no_group_is_joined() -> None:
 
 
 def test_an_age_for_people() -> None:
-    ages = {0: "0s", 0.44: "0.4s", 12.9: "12s", 432: "7m 12s", 3600: "1h 0m", 273_600: "3d 4h"}
-    assert {seconds: format_age(seconds) for seconds in ages} == ages
+    ages = {0: "0s", 0.44: "0.4s", 12.9: "12s", 432: "7m12s", 3600: "1h00m", 273_600: "3d04h"}
+    assert {seconds: age(seconds) for seconds in ages} == ages
+
+
+def test_a_duration_for_people() -> None:
+    texts = {0: "0 s", 0.00002: "1 ms", 0.00747828: "7 ms", 0.5: "500 ms", 1: "1 s", 2.54: "2.5 s", 15.3: "15 s"}
+    texts |= {119: "119 s", 150: "2.5 min", 3600: "60 min", 7200: "2 h", 273_600: "3.2 d"}
+    assert {seconds: duration(seconds) for seconds in texts} == texts

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import typer
 
-from rmqd.runtime.plain_text import printable, printable_lines
+from rmqd.runtime.plain_text import age, printable, printable_lines
 
 if TYPE_CHECKING:
     from rmqd.operate.queries.message_queries import FoundMessage
@@ -104,7 +104,7 @@ def _cell(key: str, value: Any) -> str:
     if key.endswith("_ms"):
         return written_time(value)
     if key.endswith("_seconds"):
-        return format_age(value)
+        return age(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -182,19 +182,6 @@ def body_text(message: dict[str, Any]) -> str:
 def body_cell(message: dict[str, Any]) -> str:
     """Return the beginning of the body, for a table."""
     return body_text(message)[:60]
-
-
-def format_age(seconds: float) -> str:
-    """Return an age in its two largest units: `3d 4h`, `7m 12s`, `0.4s`."""
-    if seconds < 10:
-        return f"{seconds:.1f}s" if seconds else "0s"
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        if left >= size or parts:
-            parts.append(f"{left // size}{unit}")
-            left %= size
-    return " ".join(parts[:2])
 
 
 def written_time(at_ms: int) -> str:

@@ -21,7 +21,6 @@ from rmqd.daemon.http.status_view import (
     QUEUE_COLUMNS,
     Fields,
     StatusColumn,
-    age,
     cell,
     number,
     rate,
@@ -33,6 +32,7 @@ from rmqd.daemon.http.status_view import (
 )
 from rmqd.runtime.figures import sum_of_known
 from rmqd.runtime.live_screen import picture_of
+from rmqd.runtime.plain_text import age
 
 MIN_NAME: Final = 8
 ROOMY: Final = 20  # a screen with at least this many lines shows three lines of problems

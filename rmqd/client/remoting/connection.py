@@ -17,6 +17,7 @@ from rmqd.client.remoting.pending import PendingRequests, ResponseFuture, Traffi
 from rmqd.client.remoting.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.command import RemotingCommand, encode_request
 
 log = structlog.get_logger(__name__)
@@ -143,7 +144,9 @@ class RemotingConnection(asyncio.Protocol):
             async with self._clock.timeout(timeout_seconds):
                 await self._writable.wait()
         except TimeoutError:
-            raise RemotingTimeoutError(self.address, f"nothing could be sent to it for {timeout_seconds:g} s") from None
+            raise RemotingTimeoutError(
+                self.address, f"nothing could be sent to it for {duration(timeout_seconds)}"
+            ) from None
 
     def write(self, frame: bytes) -> None:
         """Queue a frame. All frames of one turn of the loop are sent in one system call."""

@@ -30,6 +30,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.security import Security, explain, why_closed
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError, TlsFileError
 from rmqd.runtime.clock import Clock, doubled, spread
+from rmqd.runtime.plain_text import duration
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
 TLS_CONNECT_TIMEOUT_SECONDS = 6.0  # a handshake takes both ends some CPU time
@@ -171,7 +172,7 @@ def _connect_reason(error: BaseException, seconds: float) -> str:
         return error.strerror
     if isinstance(error, ConnectionError):
         return str(error) or "the peer closed the connection while it was opened"
-    return str(error) or f"no connection within {seconds:g} s"
+    return str(error) or f"no connection within {duration(seconds)}"
 
 
 FIRST_SECONDS = 0.2

@@ -17,6 +17,7 @@ from rmqd.errors import ProtocolError, RemotingError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock, Timer
 from rmqd.runtime.figures import counter, each_once, figure, gauge, histogram
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.command import RemotingCommand
 
 
@@ -180,7 +181,7 @@ class PendingRequests:
         try:
             for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
                 del self._pending[opaque]
-                reason = f"no answer to {_request_name(pending.code)} in {pending.timeout:g} s"
+                reason = f"no answer to {_request_name(pending.code)} in {duration(pending.timeout)}"
                 error = RemotingTimeoutError(self._address, reason)
                 error.on_late = partial(self._call_when_late, opaque)
                 self._fail(pending, error, "timeout")

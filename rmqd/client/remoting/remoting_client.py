@@ -12,6 +12,7 @@ from rmqd.client.remoting.pending import ResponseFuture
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock, SystemClock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.command import RemotingCommand, encode_request
 
 REQUEST_TIMEOUT_SECONDS = 3.0  # Java: mqClientApiTimeout
@@ -92,7 +93,7 @@ class RemotingClient(ConnectionPool):
             if connection.is_open and connection.frame_at is not None and now - connection.frame_at >= FRAME_SECONDS:
                 # The frame's length may be damaged: it would swallow all following bytes with their responses.
                 connection.corrupt(
-                    ProtocolError(f"the frame is still incomplete after {now - connection.frame_at:.0f} s")
+                    ProtocolError(f"the frame is still incomplete after {duration(now - connection.frame_at)}")
                 )
             elif (
                 seconds >= SILENCE_SECONDS
@@ -109,7 +110,7 @@ class RemotingClient(ConnectionPool):
         address = connection.address
         connection.is_suspect = connection.had_timeout = True
         self.breakers.failed(
-            address, RemotingTimeoutError(address, f"it accepts requests but has been silent for {seconds:.1f} s")
+            address, RemotingTimeoutError(address, f"it accepts requests but has been silent for {duration(seconds)}")
         )
         for callback in self.silent:
             callback(address)

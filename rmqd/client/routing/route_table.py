@@ -29,6 +29,7 @@ from rmqd.client.routing.routes import MissingBrokers, Routes
 from rmqd.errors import BrokerAwayError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.runtime.clock import Clock, wait_within
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_light_queue, is_retry_topic
@@ -260,7 +261,7 @@ class RouteTable:
             async with self._clock.timeout(ROUTE_DEADLINE_SECONDS):
                 return _Learned(topic, order, await self._route_of(topic))
         except TimeoutError:
-            reason = f"no route of {topic} within {ROUTE_DEADLINE_SECONDS:g} s"
+            reason = f"no route of {topic} within {duration(ROUTE_DEADLINE_SECONDS)}"
             return _Learned(topic, order, None, RemotingTimeoutError("name servers", reason))
         except RmqdError as error:
             return _Learned(topic, order, None, error)

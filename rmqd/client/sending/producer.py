@@ -29,6 +29,7 @@ from rmqd.errors import (
 )
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.headers.send_headers import SendBatchMessageRequestHeader, SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
@@ -138,7 +139,9 @@ class Producer:
                 queues = await self._queues(topic)
                 return queues if selector is None else [selector(queues)]
         except TimeoutError:
-            raise RemotingTimeoutError("name servers", f"no route to {topic} within {timeout_seconds:g} s") from None
+            raise RemotingTimeoutError(
+                "name servers", f"no route to {topic} within {duration(timeout_seconds)}"
+            ) from None
 
     async def _try(
         self, sending: _Sending, selector: MessageQueueSelector | None, timeout_seconds: float
@@ -173,7 +176,7 @@ class Producer:
                 return await self._send_to(queue, sending, timeout_seconds)
         except TimeoutError:
             return RemotingTimeoutError(
-                queue.broker_name, f"the broker did not confirm the message within {timeout_seconds:.3g} s"
+                queue.broker_name, f"the broker did not confirm the message within {duration(timeout_seconds)}"
             )
         except (RemotingError, RouteNotFoundError) as error:
             return error

@@ -18,6 +18,7 @@ from rmqd.client.sending.producer import Producer
 from rmqd.codes import ResponseCode
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import INNER_PRODUCER_GROUP, unwrap_namespace
 from rmqd.wire.trace import TRACE_PRODUCER_PREFIX, TraceData, TraceMessageType, TracePart, pub_record, trace_messages
 
@@ -101,7 +102,7 @@ class TraceDispatcher:
         left = [part for parts in self._take(len(self._waiting)) for part in parts]
         self._lose("failed", sum(data.count for data in trace_messages(left)))
         self._report_at = 0.0
-        reason = self.failure or f"the rest was not sent within {CLOSE_SECONDS:g} s of the end"
+        reason = self.failure or f"the rest was not sent within {duration(CLOSE_SECONDS)} of the end"
         self._report(self._clock.monotonic(), reason)
 
     async def _send_waiting(self, least: int) -> None:

@@ -16,6 +16,7 @@ from rmqd.config.rules.spark_rules import missing_findings, spark_findings, url_
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.errors import InvalidNameError, install_command
 from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import check_group, check_topic, is_light_queue, retry_topic, wrap_namespace
 
 with lazily():
@@ -253,7 +254,9 @@ def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("consume_mode",), f"pop: {message}; expected concurrently | orderly")
     wait, hidden = group.consume_message_batch_max_wait_seconds, group.pop_invisible_time_seconds
     if wait > hidden / 2:
-        message = f"popped messages are hidden for {hidden:g} s, and would expire after waiting for {wait:g} s"
+        message = (
+            f"popped messages are hidden for {duration(hidden)}, and would expire after waiting for {duration(wait)}"
+        )
         yield ConfigFinding(
             ("consume_message_batch_max_wait",), f"{message}; expected at most half of pop_invisible_time"
         )

@@ -32,7 +32,7 @@ from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.handler_api.batch import DECISIONS, Batch, Closing, ManualBatch, Outcome, decision_of, is_only, leaves_of
 from rmqd.runtime.clock import tick
-from rmqd.runtime.plain_text import describe, text_of
+from rmqd.runtime.plain_text import describe, duration, text_of
 from rmqd.wire.bodies.group_bodies import CMResult, ConsumeMessageDirectlyResult, GetConsumerStatusBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group_headers import (
@@ -174,7 +174,7 @@ class DirectConsumption:
             async with self._context.clock.timeout(ANSWER_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            raise RmqdError(f"{taken}, and none finished within {ANSWER_SECONDS:g} s; try again later") from None
+            raise RmqdError(f"{taken}, and none finished within {duration(ANSWER_SECONDS)}; try again later") from None
         finally:
             self._waiting -= 1
         if self._closed:
@@ -197,7 +197,7 @@ class DirectConsumption:
             self._check_open()
             if call.done():
                 return call.result()
-            return ConsumeTimeoutError(f"the handler took longer than {ANSWER_SECONDS:g} s and was cancelled")
+            return ConsumeTimeoutError(f"the handler took longer than {duration(ANSWER_SECONDS)} and was cancelled")
         finally:
             call.cancel()
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from rmqd.consumer.health.causes import Problem, explain_failure, found
 from rmqd.errors import RmqdError
+from rmqd.runtime.plain_text import duration
 
 SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stall
 
@@ -71,7 +72,7 @@ class StallFacts:
         if self.call_seconds is not None and self.call_seconds >= SLOW_CALL_SECONDS:
             return self._found(
                 "slow_handler",
-                f"a handler call has been running for {self.call_seconds:.0f} s; first unfinished: {self.oldest}",
+                f"a handler call has been running for {duration(self.call_seconds)}; first unfinished: {self.oldest}",
             )
         if self.in_place and self.in_flight and self.call_seconds is None and not self.retrying:
             return self._found(
@@ -84,7 +85,7 @@ class StallFacts:
             told = f"no broker accepts retries or dead letters of failed messages; first unfinished: {self.oldest}"
             return self._found("retry_refused", told)
         if self.busy_slots >= self.slots:
-            longest = f"the longest call has been running for {self.longest_call_seconds:.0f} s"
+            longest = f"the longest call has been running for {duration(self.longest_call_seconds)}"
             return self._found("slow_handler", f"all {self.slots} slots of the handler are busy, {longest}")
         if self.in_flight:
             return self._found(
@@ -99,7 +100,7 @@ class StallFacts:
             told = f"broker {self.broker} responds neither to heartbeats nor to pulls"
             return self._found("broker_unreachable", told)
         if self.unanswered_seconds > 0:
-            told = f"a pull was sent {self.unanswered_seconds:.0f} s ago and has no response"
+            told = f"a pull was sent {duration(self.unanswered_seconds)} ago and has no response"
             step = "rmqd restarts the pull loop automatically; if that does not help, check the broker's log"
             return found("stalled_queue", told, step=step)
         return self._found("stalled_queue", _STALLED)

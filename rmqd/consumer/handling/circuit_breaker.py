@@ -38,7 +38,7 @@ from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.services import RetryPolicy
 from rmqd.handler_api.batch import AGAIN, Batch, Outcome
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.plain_text import describe
+from rmqd.runtime.plain_text import describe, duration
 from rmqd.wire.messages.message import Message
 
 
@@ -180,7 +180,9 @@ class HeldBatches(CircuitBreaker):
 
     @property
     def _until(self) -> str:
-        return f"sent back when a later call succeeds, or {self.circuit.options.window_seconds:g} s after it failed"
+        return (
+            f"sent back when a later call succeeds, or {duration(self.circuit.options.window_seconds)} after it failed"
+        )
 
     def _judge(self) -> None:
         circuit = self.circuit

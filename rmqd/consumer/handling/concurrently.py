@@ -20,6 +20,7 @@ from rmqd.consumer.services import RetryPolicy, RunningCall
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.clock import Clock, wait_within
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
@@ -148,9 +149,9 @@ class PollService:
 
     def explain(self, process_queue: ProcessQueue) -> Problem:
         """Report that the messages wait for the program."""
-        seconds = round(self._clock.monotonic() - self._polled_at)
+        seconds = self._clock.monotonic() - self._polled_at
         step = "call poll more often, or close the consumer: its queues then go to other members"
-        return found("slow_handler", f"messages wait for a poll; the last one was {seconds} s ago", step=step)
+        return found("slow_handler", f"messages wait for a poll; the last one was {duration(seconds)} ago", step=step)
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Refuse an operator's message. Raises RmqdError."""

@@ -28,6 +28,7 @@ from rmqd.handler_api.batch import Batch, Decision, Outcome
 from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, key_of
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import value_by
 
@@ -74,7 +75,7 @@ class Deduplication:
         if seen is None or self.clock.monotonic() - seen > SEEN_SECONDS:
             return None
         evidence = "messages are claimed by another member, which may have died; its claims expire after"
-        return found("claimed_elsewhere", f"{evidence} {LEASE_SECONDS:.0f} s", group=self._group)
+        return found("claimed_elsewhere", f"{evidence} {duration(LEASE_SECONDS)}", group=self._group)
 
     @property
     def problem(self) -> Problem | None:

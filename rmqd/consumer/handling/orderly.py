@@ -40,6 +40,7 @@ from rmqd.handler_api.batch import (
     Outcome,
 )
 from rmqd.runtime.clock import Clock
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
@@ -146,7 +147,7 @@ class OrderlySettlement(OrderlyRules):
     def _next_attempt(self, message: Message, decision: Decision) -> str:
         if (reason := given_up(self._retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
-        return f"in {suspension_seconds(decision.error, self._usual_seconds):g} s, here"
+        return f"in {duration(suspension_seconds(decision.error, self._usual_seconds))}, here"
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
         """Settle a batch whose handler returned, without waiting.

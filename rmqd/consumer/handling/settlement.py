@@ -34,7 +34,7 @@ from rmqd.handler_api.batch import (
     leaves_of,
 )
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.plain_text import class_name, describe, text_of
+from rmqd.runtime.plain_text import class_name, describe, duration, text_of
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
@@ -121,7 +121,7 @@ class Settlement:
             return f"none: {reason}"
         level = self._delay_level if decision.delay_level is None else decision.delay_level
         level = self._retry_policy.delay_level(message, level)
-        return f"in {self._retry_policy.delay_seconds(message, level):g} s (delay level {level})"
+        return f"in {duration(self._retry_policy.delay_seconds(message, level))} (delay level {level})"
 
     async def _settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         acknowledged: list[int] = []

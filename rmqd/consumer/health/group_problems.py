@@ -36,14 +36,6 @@ def places(queues: Iterable[MessageQueue]) -> str:
     )
 
 
-def span(seconds: float) -> str:
-    """Return a readable duration: `4 s`, `12 min`, `3 h`, `2 d`."""
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def count(number: int, noun: str) -> str:
     """Return `1 queue` or `2 queues`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

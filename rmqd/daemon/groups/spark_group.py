@@ -23,6 +23,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
+from rmqd.runtime.plain_text import duration
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +130,7 @@ class ChildGroup(Generic[Child]):
             return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
         child = self._child
         if child is not None and child.is_silent and time.monotonic() - child.asked_at >= self._silent_seconds:
-            silence = f"the {child.name} (pid {child.pid}) has not responded for {self._silent_seconds:g} s"
+            silence = f"the {child.name} (pid {child.pid}) has not responded for {duration(self._silent_seconds)}"
             return replace(group, ready=False, not_ready_reason=silence)
         return group
 

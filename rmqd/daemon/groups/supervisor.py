@@ -24,7 +24,7 @@ from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
 from rmqd.handler_api.batch import leaves_of
 from rmqd.runtime.clock import Clock, doubled, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
-from rmqd.runtime.plain_text import describe
+from rmqd.runtime.plain_text import describe, duration
 from rmqd.wire.topics import without_namespace
 
 
@@ -113,7 +113,7 @@ class LoopMonitor:
         """Check that the loop ran its timer recently."""
         age = self._clock.monotonic() - self._last
         late = age > STALE_TICK_SECONDS
-        return HealthCheck("event loop", f"its last tick is {age:.1f} s old" if late else "")
+        return HealthCheck("event loop", f"its last tick is {duration(age)} old" if late else "")
 
     def snapshot(self) -> HistogramSnapshot:
         """The delays so far, in seconds."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rmqd.runtime.plain_text import age
 from rmqd.wire.topics import is_retry_topic
 
 Fields = Mapping[str, Any]
@@ -202,23 +203,6 @@ def rate(per_second: float) -> str:
     if per_second >= 9999.5:
         return f"{per_second / 1000:.1f}k" if per_second < 99_950 else number(round(per_second))
     return f"{per_second:.1f}" if per_second < 99.95 else f"{round(per_second):,}"
-
-
-def age(seconds: float | None) -> str:
-    """Return an age in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
-    if seconds is None:
-        return "-"
-    if seconds < 9.95:
-        return f"{seconds:.1f}s" if seconds >= 0.05 else "0s"
-    whole = int(seconds)
-    for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
-        if whole >= size:
-            return (
-                f"{whole // size}{unit}{whole % size // below:02}{small}"
-                if whole < 100 * size
-                else f"{whole // size}{unit}"
-            )
-    return f"{whole}s"
 
 
 def took(seconds: float | None) -> str:

@@ -18,20 +18,11 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from rmqd.consumer.health import group_problems
-from rmqd.daemon.http.status_view import (
-    GROUP_LOOKS,
-    QUEUE_LOOKS,
-    age,
-    canary_line,
-    cell,
-    number,
-    rate,
-    state_word,
-    took,
-)
+from rmqd.daemon.http.status_view import GROUP_LOOKS, QUEUE_LOOKS, canary_line, cell, number, rate, state_word, took
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.own_threads import in_own_thread
+from rmqd.runtime.plain_text import age
 
 FOLDER: Final = Path(__file__).parent / "static"
 TYPES: Final = {

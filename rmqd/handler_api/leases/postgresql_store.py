@@ -14,6 +14,7 @@ from psycopg.errors import ReadOnlySqlTransaction, UndefinedTable
 from psycopg_pool import AsyncConnectionPool
 
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms, Held, Key
+from rmqd.runtime.plain_text import duration
 
 TABLE: Final = "rmqd_claims"
 CONNECT_SECONDS: Final = 5
@@ -180,7 +181,7 @@ class PostgresqlClaims:
             # the other connections lead to the same server, and each would cost its own time limit
             await self._pool.drain()
             raise OperationalError(
-                f"the connection ended, or the server did not respond for {CALL_SECONDS:g} s: {error}"
+                f"the connection ended, or the server did not respond for {duration(CALL_SECONDS)}: {error}"
             ) from error
 
     @contextlib.contextmanager

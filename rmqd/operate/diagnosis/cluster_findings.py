@@ -12,11 +12,11 @@ from rmqd.consumer.health.group_problems import (
     missing_problem,
     named,
     settings_problem,
-    span,
     unknown_problem,
     wait,
 )
 from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
@@ -58,7 +58,7 @@ def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Findin
     ahead = broker.clock_ahead_seconds
     if ahead is not None and abs(ahead) >= CLOCK_SECONDS:
         evidence = (
-            f"the clock of {where} is {span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this host"
+            f"the clock of {where} is {duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this host"
         )
         yield Finding(found("clock_skew", evidence), name)
 
@@ -123,7 +123,7 @@ def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     oldest = max(
         (snapshot.queues[queue].lag_seconds for queue in snapshot.queues if snapshot.waiting(queue)), default=0.0
     )
-    waits = f"{wait(waiting)}" + (f", the oldest for {span(oldest)}" if waiting else "")
+    waits = f"{wait(waiting)}" + (f", the oldest for {duration(oldest)}" if waiting else "")
     step = ""
     if not snapshot.settings and not snapshot.queues:
         waits = "no broker knows the group, so it has never consumed"

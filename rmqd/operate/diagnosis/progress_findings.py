@@ -8,8 +8,9 @@ from typing import Final
 
 from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import CAUSES, found
-from rmqd.consumer.health.group_problems import messages, named, places, span, wait
+from rmqd.consumer.health.group_problems import messages, named, places, wait
 from rmqd.operate.diagnosis.diagnosis_facts import FAILING_SHARE, MIN_FAILED, DiagnosisSnapshot, Finding
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -184,10 +185,10 @@ def _is_busy(member: MemberReport, orderly: bool) -> bool:
 def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     """Return the evidence for stalled queues: how many messages wait, for how long, and the first message."""
     oldest = max(now.queues[queue].lag_seconds for queue in queues)
-    text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {span(oldest)}"
+    text = f"{wait(sum(map(now.waiting, queues)))} in {places(queues)}, the oldest for {duration(oldest)}"
     moved = sum((now.place(queue) or 0) - (before.place(queue) or 0) for queue in queues)
     seconds = now.at - before.at
-    text += f"; {moved or 'none'} of them finished in {seconds:.0f} s"
+    text += f"; {moved or 'none'} of them finished in {duration(seconds)}"
     seen = next((now.heads[queue] for queue in queues if queue in now.heads), None)
     if seen is not None and not moved:
         text += f"; the first unfinished message is {seen.msg_id}{_keys(seen.keys)} at offset {seen.offset}"
@@ -202,12 +203,14 @@ def _text_of_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: lis
         if member.info and (status := member.info.status_table.get(queue.topic)) is not None
     ]
     text = _text_of_stuck(before, now, queues)
-    return f"{text}; a call of the handler takes {span(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
+    return (
+        f"{text}; a call of the handler takes {duration(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
+    )
 
 
 def _text_of_stalled(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
     pulls = [one.last_pull_timestamp / 1000 for queue in queues if (one := now.pulled(queue)) is not None]
-    last = f"; the last pull was {span(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
+    last = f"; the last pull was {duration(max(0.0, now.at - min(pulls)))} ago" if pulls and min(pulls) > 0 else ""
     return f"{_text_of_stuck(before, now, queues)}, and the member has cached none of them{last}"
 
 

@@ -23,6 +23,7 @@ from typing import Final, Literal, Self
 from rmqd.config.model.root_model import RootConfig
 from rmqd.operate.try_handler.selection import Author, batches_of, place_of_fault
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, ChildRefusedError
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.messages.message import Message
 
 Outcome = Literal["acked", "retried", "dead_lettered", "dropped", "expired", "died"]
@@ -100,8 +101,8 @@ class TrialProcess(ChildProcess[None]):
             error = f"the process {ended}"
         except TimeoutError:
             await self.kill_with_stacks()
-            outcome, error = "expired", f"the handler did not end in {timeout_seconds:g} s"
-            ended = f"was killed, because its handler did not end in {timeout_seconds:g} s"
+            outcome, error = "expired", f"the handler did not end in {duration(timeout_seconds)}"
+            ended = f"was killed, because its handler did not end in {duration(timeout_seconds)}"
         else:
             return BatchReport(messages, result)
         place = place_of_fault(self.faults(), self._author)

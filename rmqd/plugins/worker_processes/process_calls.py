@@ -29,7 +29,7 @@ from rmqd.plugins.worker_processes.handler_process import CallOutcome, HandlerPr
 from rmqd.runtime.child_process import ChildGoneError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs.log_setup import log_settings
-from rmqd.runtime.plain_text import traceback_of
+from rmqd.runtime.plain_text import duration, traceback_of
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +161,7 @@ class PooledCalls:
             await process.kill_with_stacks()
         finally:
             undecided = [index for index in range(len(batch)) if index not in batch.decisions()]
-            how = f"did not finish its call within consume_timeout ({self._timeout_seconds:g} s), and was killed"
+            how = f"did not finish its call within consume_timeout ({duration(self._timeout_seconds)}), and was killed"
             loss = ProcessLoss(how, process.faults(), is_hang=True)
             self._lose(process, "hung", batch, undecided or range(len(batch)), loss)
             if is_blamed:

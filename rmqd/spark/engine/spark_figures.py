@@ -32,6 +32,7 @@ from rmqd.consumer.stats.stats_snapshot import (
 from rmqd.daemon.groups.spark_group import blank_snapshot
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.histogram import Histogram
+from rmqd.runtime.plain_text import duration
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.pipelines.pipeline_counts import outcomes_of
 from rmqd.spark.source.source_offsets import offsets_in
@@ -246,7 +247,7 @@ class DriverFigures:
         seconds = self._clock.monotonic() - entry.moved_at
         if paused or not entry.lag.lag or seconds < STALL_SECONDS:
             return None
-        evidence = f"{entry.lag.lag} messages wait, and the offset has not changed for {seconds:.0f} s"
+        evidence = f"{entry.lag.lag} messages wait, and the offset has not changed for {duration(seconds)}"
         what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
         return found("stalled_queue", evidence, step=what)
 

@@ -38,6 +38,7 @@ from rmqd.client.routing.route_table import RouteTable
 from rmqd.consumer.health.consistency import check_filters, check_kinds
 from rmqd.errors import LightQueueError, ProtocolError, RmqdError, RouteNotFoundError, StaticTopicError
 from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError
+from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import (
     AWAY,
     Ask,
@@ -344,7 +345,7 @@ class Cluster:
             return future.result(DEADLINE_SECONDS)
         except TimeoutError:
             future.cancel()
-            raise RmqdError(f"RocketMQ did not answer within {DEADLINE_SECONDS:g} s") from None
+            raise RmqdError(f"RocketMQ did not answer within {duration(DEADLINE_SECONDS)}") from None
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)

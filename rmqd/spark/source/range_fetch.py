@@ -20,6 +20,7 @@ from pyspark.sql.datasource import InputPartition
 from rmqd.client.client_options import TlsOptions
 from rmqd.client.remoting.security import client_context, explain
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError, RmqdError
+from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_range import QueueRange, share_tasks, split_ranges
 from rmqd.spark.session.spark_access import Access
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
@@ -72,7 +73,7 @@ class PullConnection:
                 commands = map(decode_command, self._frames.feed(data))
                 replies = [command for command in commands if command.is_response]
         except TimeoutError:
-            raise RemotingTimeoutError(self.address, f"no response to a pull in {timeout_seconds:g} s") from None
+            raise RemotingTimeoutError(self.address, f"no response to a pull in {duration(timeout_seconds)}") from None
         except OSError as error:
             raise RemotingClosedError(self.address, str(error)) from error
         return replies

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from rmqd.errors import DataLossError, RemotingError, RmqdError
+from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import QueueResponses
 from rmqd.spark.session.spark_cluster import Cluster, everyone
 from rmqd.spark.source.source_offsets import Offsets, offsets_in
@@ -142,7 +143,8 @@ class SilentBrokers:
             if seconds >= self._patience_seconds:
                 raise BrokerSilentError(
                     broker,
-                    f"has not returned the ends of its queues for {seconds:.0f} s while others did: {silence.error}",
+                    f"has not returned the ends of its queues for {duration(seconds)} while others did: "
+                    f"{silence.error}",
                 )
 
 

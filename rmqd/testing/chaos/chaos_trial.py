@@ -21,7 +21,7 @@ from rmqd.consumer.handling.in_place_retries import give_up
 from rmqd.handler_api.batch import Batch, LoadedHandler, Outcome
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.plain_text import describe
+from rmqd.runtime.plain_text import describe, duration
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
 from rmqd.testing.chaos.chaos_memory import Memory, plain
 from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, ProcessResults, RunsInLoop
@@ -59,7 +59,7 @@ async def call(
         task.cancel()
         await asyncio.wait((task,), timeout=patience_seconds / 4)
         return CallEnd(
-            DidNotReturnError(f"it did not return within {patience_seconds:.1f} s"), counted.awaits, counted.cut_in
+            DidNotReturnError(f"it did not return within {duration(patience_seconds)}"), counted.awaits, counted.cut_in
         )
     error = task.result()
     if isinstance(error, HandlerNotAwaitedError):

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self, TypeVar
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.runtime import child_process
-from rmqd.runtime.plain_text import describe
+from rmqd.runtime.plain_text import describe, duration
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch
 from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
@@ -126,7 +126,7 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
                 return self.last_snapshot
             reason = f"it {await self.how()}"
         except TimeoutError:
-            reason = f"a call did not end in {CALL_SECONDS:g} s"
+            reason = f"a call did not end in {duration(CALL_SECONDS)}"
         raise NoProcessError(reason)
 
     async def stop(self) -> None:

@@ -17,6 +17,7 @@ from rmqd.errors import (
     RemotingTimeoutError,
     RmqdError,
 )
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand, encode_request, encode_response
 from tests.client.peer import Peer, Reply
@@ -140,7 +141,7 @@ async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer)
     ended: list[float] = []
 
     async def ask(timeout_seconds: float) -> None:
-        with pytest.raises(RemotingTimeoutError, match=f"in {timeout_seconds:g} s"):
+        with pytest.raises(RemotingTimeoutError, match=f"in {duration(timeout_seconds)}"):
             await remoting.invoke(peer.address, ASK, {}, timeout_seconds=timeout_seconds)
         ended.append(timeout_seconds)
 

@@ -472,7 +472,7 @@ async def test_a_bug_in_sending_back_concerns_its_message_alone(case: Case) -> N
     [
         (0, 0, "in 10 s (delay level 3)"),
         (0, 2, "in 60 s (delay level 5)"),
-        (14, 2, "in 600 s (delay level 14)"),
+        (14, 2, "in 10 min (delay level 14)"),
         (0, 3, "none: max_reconsume_times reached"),
     ],
 )

@@ -14,7 +14,8 @@ from rich.console import Console
 from rmqd.cli.daemon_commands import top_lines
 from rmqd.cli.top.top_frame import Diagnose, LastStatus, PauseSwitch, TerminalSize, TextOverlay, ViewState, frame
 from rmqd.cli.top.top_screen import KeyResult, Quit, keys_in, press
-from rmqd.daemon.http.status_view import age, number, rate, took
+from rmqd.daemon.http.status_view import number, rate, took
+from rmqd.runtime.plain_text import age
 
 WIDE, NARROW = TerminalSize(200, 50), TerminalSize(80, 24)
 

@@ -39,7 +39,7 @@ def test_it_is_as_high_as_the_terminal_and_never_wider() -> None:
 def test_an_ordinary_terminal_shows_all_there_is() -> None:
     told = (
         "order-mailer  running",
-        "1m 23s",
+        "1m23s",
         "127.0.0.1:9876",
         "retries after 2s, 3s, 4s here",
         "42/s",

@@ -93,7 +93,7 @@ async def test_a_silent_driver_is_not_ready(capsys: pytest.CaptureFixture[str]) 
         assert group.snapshot().ready
         driver.hung = True
         await eventually(lambda: not group.snapshot().ready, "it is missed")
-        assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not responded for 0.05 s"
+        assert group.snapshot().not_ready_reason == "the Spark driver (pid 4711) has not responded for 50 ms"
         driver.hung = driver.is_silent = False  # the late answer has come
         await eventually(lambda: group.snapshot().ready, "it answers again")
 
