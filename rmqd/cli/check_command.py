@@ -196,7 +196,7 @@ def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
                 is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
                 told = "matches no message: || joins tags"
                 if is_sql:
-                    told = "is not read as meant: quotes are straight, and TAGS is one tag"
+                    told = "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, && or ||"
                 path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
                 yield group.problem(name, path, f"{shown} {told}; expected {meant}")
 

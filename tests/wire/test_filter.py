@@ -86,5 +86,9 @@ def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str
     assert meant_filter(expression, "TAG") == meant
     assert meant_filter("region = \u201ceu\u201d", "SQL92") == "{sql: \"region = 'eu'\"}"
     assert meant_filter("TAGS = 'a||b' AND c = d", "SQL92") == "{sql: \"TAGS IN ('a', 'b') AND c = d\"}"
+    assert meant_filter("a LIKE 'x%' && b != '||'", "SQL92") == "{sql: \"a STARTSWITH 'x' AND b <> '||'\"}"
+    assert meant_filter("paid || gone", "SQL92") == "{sql: \"TAGS IN ('paid', 'gone')\"}"
+    assert meant_filter("a LIKE '%x%' AND b LIKE '%y'", "SQL92") == "{sql: \"a CONTAINS 'x' AND b ENDSWITH 'y'\"}"
     assert meant_filter("TAGS='a' and TAGS='b'", "SQL92") == "{sql: \"TAGS IN ('a', 'b')\"}"
     assert meant_filter("a = 'tag' AND c > 1", "SQL92") is meant_filter("tag > 5 AND TAGS = 'a'", "SQL92") is None
+    assert meant_filter("TRUE", "SQL92") is None

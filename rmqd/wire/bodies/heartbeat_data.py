@@ -105,6 +105,11 @@ _WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|(?<![0-9])%)\$?")  # 50% is
 _TAGS_IN_SQL: Final = re.compile(r"'[^']*'|\btags?\b", re.IGNORECASE)
 _TAG_TEST: Final = re.compile(r"\bTAGS\s*=\s*(?:'([^']*\|\|[^']*)'|(?!NULL\b)([A-Za-z_]\w*))")
 _BOTH_TAGS: Final = re.compile(r"\bTAGS\s*=\s*('[^']*')\s+AND\s+TAGS\s*=\s*('[^']*')", re.IGNORECASE)
+# brokers ignore the rest of a condition from a word on that they do not know
+_NOT_SQL: Final = re.compile(r"\bLIKE\s+'(%?)([^'%]*)(%?)'|'[^']*'|\|\||&&|==|!=", re.IGNORECASE)
+_IN_SQL: Final = {"||": "OR", "&&": "AND", "==": "=", "!=": "<>"}
+_LIKE: Final = {"": "=", "%": "ENDSWITH", " %": "STARTSWITH", "% %": "CONTAINS"}
+_ONLY_TAGS: Final = re.compile(r"(?!(?:TRUE|FALSE)$)\w+(?:\s+OR\s+\w+)*", re.IGNORECASE)
 _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
 
 
@@ -115,7 +120,12 @@ def meant_filter(expression: str, kind: str) -> str | None:
     condition = (
         straight if named else _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
     )
-    condition = _BOTH_TAGS.sub(r"TAGS IN (\1, \2)", _TAG_TEST.sub(_tag_test, condition))
+    if kind == EXPRESSION_SQL92:
+        condition = _NOT_SQL.sub(_in_sql, condition)
+        if _ONLY_TAGS.fullmatch(condition):
+            condition = _tag_test(re.split(r"\s+OR\s+", condition, flags=re.IGNORECASE))
+    condition = _TAG_TEST.sub(lambda found: _tag_test((found[1] or found[2]).split("||")), condition)
+    condition = _BOTH_TAGS.sub(r"TAGS IN (\1, \2)", condition)
     if kind == EXPRESSION_SQL92:
         return None if condition == expression.strip() else f"{{sql: {quoted(condition)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
@@ -131,9 +141,16 @@ def meant_filter(expression: str, kind: str) -> str | None:
     return None if parts == tags else quoted(" || ".join(parts))
 
 
-def _tag_test(found: re.Match[str]) -> str:
-    """Return the test that was meant by one with several tags in one text, or with a property's name for a tag."""
-    tags = [f"'{tag.strip()}'" for tag in (found[1] or found[2]).split("||")]
+def _in_sql(found: re.Match[str]) -> str:
+    """Return an operator of other languages as brokers know it. Texts stay."""
+    if found[2] is None:
+        return _IN_SQL.get(found[0], found[0])
+    front, text, end = found.groups()
+    return f"{_LIKE[f'{front} {end}'.rstrip()]} '{text}'"
+
+
+def _tag_test(tags: list[str]) -> str:
+    tags = [f"'{tag.strip()}'" for tag in tags]
     return f"TAGS IN ({', '.join(tags)})" if len(tags) > 1 else f"TAGS = {tags[0]}"
 
 
