@@ -192,13 +192,9 @@ def _filters_without_match(config: root_model.RootConfig) -> Iterator[object]:
     """Yield filters that match no message: the group would skip and commit all messages."""
     for name, group in config.groups.items():
         for topic, wanted in group.subscriptions.items():
-            if (meant := heartbeat_data.meant_filter(wanted.expression, wanted.kind)) is not None:
-                is_sql, shown = wanted.kind == "SQL92", repr(wanted.expression)
-                told = "matches no message: || joins tags"
-                if is_sql:
-                    told = "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, && or ||"
-                path = ("subscriptions", topic, "sql") if is_sql else ("subscriptions", topic)
-                yield group.problem(name, path, f"{shown} {told}; expected {meant}")
+            if (mistake := heartbeat_data.filter_mistake(wanted.expression, wanted.kind)) is not None:
+                path = ("subscriptions", topic, "sql") if wanted.kind == "SQL92" else ("subscriptions", topic)
+                yield group.problem(name, path, mistake)
 
 
 def _spark_problems(config: root_model.RootConfig) -> list[object]:

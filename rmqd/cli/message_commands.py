@@ -213,8 +213,9 @@ def tail(
 def _subscription(topic: str, tags: str | None, sql: str | None) -> heartbeat_data.SubscriptionData:
     if tags is not None and sql is not None:
         raise typer.BadParameter("given together with --tags; expected only one of them", param_hint="--sql")
-    if tags is not None and (meant := heartbeat_data.meant_filter(tags, heartbeat_data.EXPRESSION_TAG)) is not None:
-        typer.echo(f"rmqd: warning: {tags!r} matches no message: || joins tags; expected {meant}", err=True)
+    kind = heartbeat_data.EXPRESSION_TAG if sql is None else heartbeat_data.EXPRESSION_SQL92
+    if (mistake := heartbeat_data.filter_mistake(tags or sql or "", kind)) is not None:
+        typer.echo(f"rmqd: warning: {mistake}", err=True)
     try:
         if sql is not None:
             return heartbeat_data.sql_subscription(topic, sql, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -32,6 +33,7 @@ from rmqd.errors import (
 )
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.plugins.model_options import consumer_options
+from rmqd.wire.bodies.heartbeat_data import filter_mistake
 from rmqd.wire.topics import without_namespace
 
 STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
@@ -98,8 +100,12 @@ class Settings:
         return without_namespace(told, self.client.namespace)
 
     def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
-        """Return the options of a group with these subscriptions. Raises SettingError."""
-        return replace(consumer_options(self._config(subscriptions), self.group), auto_commit=self.auto_commit)
+        """Return the options of a group with these subscriptions, and warn of filters. Raises SettingError."""
+        config = self._config(subscriptions)
+        for wanted in config.groups[self.group].subscriptions.values():
+            if (mistake := filter_mistake(wanted.expression, wanted.kind)) is not None:
+                warnings.warn(mistake, stacklevel=3)
+        return replace(consumer_options(config, self.group), auto_commit=self.auto_commit)
 
     @contextlib.contextmanager
     def explained(self, topic: str) -> Iterator[None]:

@@ -113,6 +113,16 @@ _ONLY_TAGS: Final = re.compile(r"(?!(?:TRUE|FALSE)$)\w+(?:\s+OR\s+\w+)*", re.IGN
 _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGNORECASE)
 
 
+def filter_mistake(expression: str, kind: str) -> str | None:
+    """Return why a filter probably matches no message, and the intended one; None if the filter is fine."""
+    if (meant := meant_filter(expression, kind)) is None:
+        return None
+    why = "matches no message: || joins tags"
+    if kind == EXPRESSION_SQL92:
+        why = "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, && or ||"
+    return f"{expression!r} {why}; expected {meant}"
+
+
 def meant_filter(expression: str, kind: str) -> str | None:
     """Return the probably intended filter if this one matches no message; None if this one is fine."""
     straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
