@@ -13,7 +13,7 @@ from rmqd.client.group_reader import GroupReader, TopicLag
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.plain_text import age, duration
+from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.group_bodies import QueryConsumeTimeSpanBody, QueueTimeSpan
 from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
@@ -97,11 +97,6 @@ async def test_nothing_is_pulled_and_no_group_is_joined() -> None:
         RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.QUERY_CONSUMER_OFFSET,
     }
-
-
-def test_an_age_for_people() -> None:
-    ages = {0: "0s", 0.44: "0.4s", 12.9: "12s", 432: "7m12s", 3600: "1h00m", 273_600: "3d04h"}
-    assert {seconds: age(seconds) for seconds in ages} == ages
 
 
 def test_a_duration_for_people() -> None:

@@ -113,13 +113,6 @@ async def test_a_seek_drops_what_is_cached_and_a_commit_may_go_back(
             await one.commit({MessageQueue("other", "a", 0): 1})
 
 
-async def test_a_filter_that_matches_no_message_is_warned_of(broker: ScriptedBroker) -> None:
-    broker.create_topic(TOPIC)
-    async with consumer(broker, subscribed=False) as one:
-        with pytest.warns(UserWarning, match=r"'a or b' matches no message: .*; expected \"a \|\| b\""):
-            await one.subscribe(TOPIC, "a or b")
-
-
 async def test_a_paused_queue_keeps_its_messages_until_it_is_resumed(broker: ScriptedBroker) -> None:
     first, second = broker.create_topic(TOPIC, 2)
     await broker.store(first, *[b"x"] * 3)

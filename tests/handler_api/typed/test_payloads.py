@@ -263,16 +263,3 @@ def test_each_call_must_finish_the_work_that_it_returns(rocketmq: RocketMQ, run_
     send_queue(rocketmq, {"number": 1}, {"number": 2})
     with pytest.raises(HandlerNotAwaitedError, match=rf"returned a \w+ that was never {work[1]}"):
         run_handler(handle, **ALL_AT_ONCE)
-
-
-def test_what_is_raised_after_a_decision_is_logged(rocketmq: RocketMQ, run_handler: Run) -> None:
-    @rmqd.handler(json=Model)
-    def handle(order: Model, message: Message, batch: Batch) -> None:
-        batch.ack(message)
-        raise ValueError("afterwards")
-
-    send_queue(rocketmq, {"number": 1}, {"number": 2})
-    with capture_logs() as logs:
-        result = run_handler(handle, **ALL_AT_ONCE)
-    assert [attempt.outcome for attempt in result.attempts] == ["acked", "acked"]
-    assert [line["error"] for line in logs if line["event"] == "handler.failed"] == ["ValueError('afterwards')"] * 2

@@ -222,3 +222,10 @@ async def test_two_consumers_are_not_the_same_member(broker: ScriptedBroker, que
 def test_a_group_is_text(group: Any) -> None:
     with pytest.raises(SettingError, match="is not text; expected the name of a consumer group"):
         PullConsumer(group, nameserver="127.0.0.1:1")
+
+
+async def test_a_filter_that_matches_no_message_is_warned_of(broker: ScriptedBroker) -> None:
+    broker.create_topic(TOPIC)
+    async with consumer(broker, subscribed=False) as one:
+        with pytest.warns(UserWarning, match=r"'a or b' matches no message: .*; expected \"a \|\| b\""):
+            await one.subscribe(TOPIC, "a or b")

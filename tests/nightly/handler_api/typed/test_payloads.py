@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pydantic
 import pytest
+from structlog.testing import capture_logs
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, Retry, Suspend
@@ -376,3 +377,16 @@ def test_decode_of_a_message_without_its_annotation_is_refused(decode: Any) -> N
     """It would get the body, and each message would become a dead letter."""
     with pytest.raises(HandlerFormError, match=r"gets the body, .*; expected \(body\), or \(message: Message\)"):
         decoder_of(Payload("decode", decode, "dead_letter"))
+
+
+def test_what_is_raised_after_a_decision_is_logged(rocketmq: RocketMQ, run_handler: Run) -> None:
+    @rmqd.handler(json=Model)
+    def handle(order: Model, message: Message, batch: Batch) -> None:
+        batch.ack(message)
+        raise ValueError("afterwards")
+
+    send_queue(rocketmq, {"number": 1}, {"number": 2})
+    with capture_logs() as logs:
+        result = run_handler(handle, **ALL_AT_ONCE)
+    assert [attempt.outcome for attempt in result.attempts] == ["acked", "acked"]
+    assert [line["error"] for line in logs if line["event"] == "handler.failed"] == ["ValueError('afterwards')"] * 2
