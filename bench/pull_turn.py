@@ -46,7 +46,7 @@ async def drain(nameserver: str, topic: str, messages: int) -> None:
 
 def main() -> None:
     """Drain the topic. Each pull carries a commit, although no time passes between two pulls."""
-    pull_loop.CARRY_SECONDS = 0.0  # type: ignore[misc]
+    pull_loop.COMMIT_PAUSE_SECONDS = 0.0  # type: ignore[misc]
     nameserver, topic, messages = sys.argv[1:]
     uvloop.run(drain(nameserver, topic, int(messages)))
 

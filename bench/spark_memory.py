@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers import range_run
 from rmqd.spark.handlers.handler_tasks import handler_process
-from rmqd.spark.handlers.range_run import Pulled
+from rmqd.spark.handlers.range_run import PulledResponse
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow_columns import BatchBuilder
@@ -114,14 +114,14 @@ class MemoryPulls:
         self.spans.append(self.reaches_to)
         return True
 
-    async def take(self) -> Pulled:
+    async def take(self) -> PulledResponse:
         await asyncio.sleep(0)  # as long as a response that has already arrived
         answer = self._answers[self._taken]
         block = decode_messages(answer, self._queue, 0)
         self.largest_bytes = max(self.largest_bytes, len(answer))
         low = self.spans.pop(0)
         self._taken += 1
-        return Pulled(low, low + PULL_BATCH, block, 0.0)
+        return PulledResponse(low, low + PULL_BATCH, block, 0.0)
 
     def close(self) -> None:
         self.spans.clear()

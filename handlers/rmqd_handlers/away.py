@@ -126,7 +126,7 @@ def trial_of(batch: Batch) -> Batch:
 def adopt(batch: Batch, trial: Batch) -> None:
     """Apply the decisions of an attempt that succeeded."""
     for index, decision in trial.decisions().items():
-        batch.overrule(index, decision)
+        batch.replace_decision(index, decision)
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field, SecretStr, model_validator
 from rmqd import Batch
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
 from rmqd_handlers.message_values import InvalidBodyError, MessageValue, ParsedMessage, as_text, parse_value
-from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, need, option
+from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, option, require
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-OURS: Final = {
+OWN_SETTINGS: Final = {
     "broker_url": "use the option url",
     "broker_write_url": "use the option url",
     "task_publish_retry": "use the option retry_for",
@@ -91,12 +91,12 @@ class Celery:
 
         @model_validator(mode="after")
         def _fit(self) -> Self:
-            for name in sorted(self.client.keys() & OURS.keys()):
-                raise ValueError(f"{name} cannot be set in client: {OURS[name]}")
+            for name in sorted(self.client.keys() & OWN_SETTINGS.keys()):
+                raise ValueError(f"{name} cannot be set in client: {OWN_SETTINGS[name]}")
             return self
 
     def __init__(self, options: Options) -> None:
-        need("celery", "celery")
+        require("celery", "celery")
         self._options = options
         self._args = options.args if options.args or options.kwargs else [BODY]
         self._url = options.url.get_secret_value()

@@ -51,11 +51,11 @@ KAFKA_ERRORS: Final = (
     "_INVALID_DIFFERENT_RECORD",  # another record of the same request is invalid
 )
 
-UNPREPARED: Final = ("26000", "42P05", "08P01")
+UNPREPARED_STATES: Final = ("26000", "42P05", "08P01")
 """Codes if a pool in front of PostgreSQL mixes up prepared statements: missing, already there, or another one."""
-STANDBY: Final = ("25006", 1290, 1792, 1836)
+STANDBY_STATES: Final = ("25006", 1290, 1792, 1836)
 """Codes of a former primary that is read-only now. Another connection may lead to the new primary."""
-RAISE: Final = "exec_stmt_raise"
+RAISE_ROUTINE: Final = "exec_stmt_raise"
 """The server's function that executes RAISE of PL/pgSQL."""
 _OPERATIONAL: Final = ("08", "40", "53", "55", "57", "58")  # states of the server, even if a function raises them
 
@@ -71,14 +71,14 @@ def fault_of(error: Any, written: Collection[str] | None) -> ErrorCause:
         return ErrorCause.REFERENCE  # no partition for the row
     if state is not None:
         known = SQLSTATES.get(state, SQLSTATES.get(state[:2]))
-        is_raised = getattr(getattr(error, "diag", None), "source_function", None) == RAISE
+        is_raised = getattr(getattr(error, "diag", None), "source_function", None) == RAISE_ROUTINE
         return known or (ErrorCause.MESSAGE if is_raised and state[:2] not in _OPERATIONAL else ErrorCause.COUNTERPART)
     if sqlite_name_of(error) == "SQLITE_CONSTRAINT_FOREIGNKEY":
         return ErrorCause.REFERENCE
     return ErrorCause.MESSAGE if _is_one_of(error, DB_API_CLASSES) else ErrorCause.COUNTERPART
 
 
-def may_pass(error: Any) -> bool:
+def is_temporary(error: Any) -> bool:
     """Return whether to retry at once, because an error of a database's state may be temporary."""
     is_operational = _is_one_of(error, ("OperationalError",)) and sqlite_name_of(error) != "SQLITE_ERROR"
     return is_operational or is_standby(error) or is_unprepared(error)
@@ -86,12 +86,12 @@ def may_pass(error: Any) -> bool:
 
 def is_standby(error: Any) -> bool:
     """Return whether the server is a former primary that is read-only now."""
-    return (number_of(error) or state_of(error)) in STANDBY
+    return (number_of(error) or state_of(error)) in STANDBY_STATES
 
 
 def is_unprepared(error: Any) -> bool:
     """Return whether a prepared statement is not the statement that the driver expects."""
-    return state_of(error) in UNPREPARED
+    return state_of(error) in UNPREPARED_STATES
 
 
 def _is_one_of(error: object, names: Collection[str]) -> bool:

@@ -23,7 +23,7 @@ MAX_DIGITS: Final = 38
 _WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 digits
 
 
-def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:
+def with_scale(number: Decimal, precision: int, scale: int) -> Decimal | None:
     """Return the number with `scale` digits after the decimal point.
 
     None if it has more digits after the point, more than `precision` in total, or is not finite.
@@ -36,7 +36,7 @@ def exactly(number: Decimal, precision: int, scale: int) -> Decimal | None:
 
 
 def of_unscaled(unscaled: int, scale: int) -> Decimal:
-    """Return the number with all digits of `unscaled`, `scale` of them after the decimal point."""
+    """Return `unscaled` as a decimal number: its last `scale` digits are after the decimal point."""
     return Decimal(f"{unscaled}E{-scale}")  # scaleb would round it
 
 
@@ -87,7 +87,7 @@ class Value:
     of_property: str | None = None
 
     def __call__(self, opened: ParsedMessage) -> Any:
-        """Raises InvalidBodyError if the expression is a path and the body is not JSON."""
+        """Return the message's value. Raises InvalidBodyError if the expression is a path and the body is not JSON."""
         if self.path is not None:
             return _follow(opened.document(), self.path)
         if self.of_property is not None:

@@ -61,7 +61,7 @@ class ExtraMissingError(ImportError):
     """A library that the handler needs is missing."""
 
 
-def need(module: str, extra: str) -> None:
+def require(module: str, extra: str) -> None:
     """Raise ExtraMissingError with the command to install it if `module` is missing."""
     if importlib.util.find_spec(module) is None:
         raise ExtraMissingError(
@@ -89,7 +89,7 @@ def _read_by_libpq(url: SecretStr) -> SecretStr:
         return url
     try:
         conninfo_to_dict(url.get_secret_value())
-    except ProgrammingError:  # its text quotes the URL
+    except ProgrammingError:  # the error quotes the URL
         raise ValueError(_UNREADABLE) from None
     return url
 
@@ -103,7 +103,7 @@ def _read_by_sqlalchemy(url: SecretStr) -> SecretStr:
         return url
     try:
         host = make_url(url.get_secret_value()).host
-    except (ArgumentError, ValueError):  # the handler's start reports it
+    except (ArgumentError, ValueError):  # the handler's start reports the error
         return url
     if host is not None and "@" in host:
         raise ValueError(_PROBLEM)
@@ -125,7 +125,7 @@ PARAMETERS: Final[Mapping[str, Any]] = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-BACKEND: Final = "SELECT pg_backend_pid()"
+BACKEND_PID: Final = "SELECT pg_backend_pid()"
 """The process that responds. At a pool, such as PgBouncer, the connection itself reports another process."""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from rmqd.handler_api.destinations.upsert_sql import PLACE, PLACE_COLUMNS
+from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN, PLACE_COLUMNS
 from rmqd_handlers.option_kinds import HandlerOptions, option, parse_duration_seconds
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def select(frame: DataFrame, spark: SparkSession, options: SelectOptions) -> Dat
         rows = rows.where(f.when(f.isnull(BAD), True).otherwise(f.raise_error(f.concat(*told)).cast("boolean")))
     rows = rows.where(options.where) if options.where else rows  # a condition silently excludes bad rows
     try:
-        return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE}")
+        return rows.selectExpr(*options.columns, f"struct({', '.join(place)}) AS {PLACE_COLUMN}")
     except AnalysisException:  # for example for an aggregate, whose rows are not messages
         return rows.selectExpr(*options.columns)
 

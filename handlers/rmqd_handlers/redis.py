@@ -26,7 +26,7 @@ from rmqd_handlers.message_values import (
     as_text,
     parse_value,
 )
-from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, need, option
+from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, option, require
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -130,7 +130,7 @@ class RedisHandler:
             return self
 
     def __init__(self, options: Options) -> None:
-        need("redis", "redis")
+        require("redis", "redis")
         self._options = options
         self._values = dict(options.fields or FIELDS)
         self._slots = asyncio.Semaphore(options.max_connections)

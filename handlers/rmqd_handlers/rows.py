@@ -195,7 +195,7 @@ class RowHandler(ABC, Generic[Target]):
             if one.fault is ErrorCause.MESSAGE:
                 refuse(batch, one.message, one.why, self._on_invalid)
             elif one.fault is ErrorCause.REFERENCE:
-                batch.retry(one.message, reason=one.why)  # the row that it refers to may follow
+                batch.retry(one.message, reason=one.why)  # the missing row of the foreign key may be stored by then
             else:
                 unknown.append(one.why)
         for before in written.handled_before:

@@ -165,7 +165,7 @@ def parse_attributes(text: str) -> dict[str, str]:
     return changes
 
 
-def altered(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
+def changed_attributes(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
     """Return the attributes of a topic after changes. `current` is None for a new topic. Raises TopicAttributeError."""
     seen = set()
     for signed in changes:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from rmqd.broker.store.message_store import Arrival
+from rmqd.broker.store.message_store import StoredArrival
 from rmqd.runtime.clock import Clock
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
@@ -73,7 +73,7 @@ class StatsItem:
         later = _Sample(now, self.messages, self.size_bytes)
         for sample in reversed(samples):
             if sample.at <= now - seconds:
-                # without a later sample, all counts after this sample were within the distance between samples
+                # without a later sample, everything after this sample was counted within one sample interval
                 base = later if sample.at + distance <= now - seconds else sample
                 break
             later = sample
@@ -103,7 +103,7 @@ class BrokerStatsManager:
             "BROKER_GET": {cluster: self.gets},
         }
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: StoredArrival) -> None:
         """Count a stored message."""
         now, size = self.now(), len(arrival.record)
         self.puts.add(now, 1, size)

@@ -256,8 +256,8 @@ class BrokerController:
         wake = self.schedule.wake_for
         self.revive = PopReviveService(self.store, self.topics, self.offsets, settings, journal, wake)
         self.pop_order = ConsumerOrderInfoManager(journal, self._free_of_order, wake)
-        self.schedule.deliver_also(self.revive)
-        self.schedule.deliver_also(self.pop_order)
+        self.schedule.add_delivery(self.revive)
+        self.schedule.add_delivery(self.pop_order)
         self.booted_at = clock.wall()
         """Seconds since 1970."""
         self.stats = BrokerStatsManager(self._loop.time, clock, settings.brokerClusterName)

@@ -40,7 +40,7 @@ def announced_host(listened: str, broker_ip1: str) -> str:
     return _own_host(address.version) if address.is_unspecified else listened
 
 
-def joined(host: str, port: int) -> str:
+def host_port(host: str, port: int) -> str:
     """Return host:port, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -126,7 +126,7 @@ async def _running(
         if options.broker_port > VIP_DISTANCE:  # not for port 0: the port below may belong to another process
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
-        broker = BrokerController(settings, clock or SystemClock(), log, journal, joined(announced, port))
+        broker = BrokerController(settings, clock or SystemClock(), log, journal, host_port(announced, port))
         for processors in broker_processors(broker):
             broker_server.serve(processors)
         for topic, queues in options.topics.items():
@@ -136,7 +136,7 @@ async def _running(
         name_port = await _listen(name_server, host, options.port)
         running = asyncio.create_task(broker.run(), name="broker")
         try:
-            yield EmbeddedRocketMQ(joined(announced, name_port), broker, (broker_server, name_server))
+            yield EmbeddedRocketMQ(host_port(announced, name_port), broker, (broker_server, name_server))
         finally:
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -151,4 +151,4 @@ async def _listen(server: RemotingServer, host: str, port: int) -> int:
         return await server.listen(host, port)
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
-        raise OSError(error.errno, f"the {server.name} cannot listen at {joined(host, port)}: {reason}") from error
+        raise OSError(error.errno, f"the {server.name} cannot listen at {host_port(host, port)}: {reason}") from error

@@ -20,14 +20,14 @@ from typing import Final, NamedTuple
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.peer_channel import Channel, Processor
-from rmqd.broker.store.message_store import Arrival
+from rmqd.broker.store.message_store import StoredArrival
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock, Timer
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import pop_retry_topic, pop_retry_topic_v2
 
-PASSED_SECONDS: Final = 5.0  # Java: the pause between two checks of the held pulls
+CHECK_INTERVAL_SECONDS: Final = 5.0  # Java: the pause between two checks of the held pulls
 
 
 class GroupQueue(NamedTuple):
@@ -52,7 +52,7 @@ class HeldRequest:
     """The end of its time, by the clock's `monotonic`."""
     timer: Timer | None = None
 
-    def wants(self, arrival: Arrival) -> bool:
+    def wants(self, arrival: StoredArrival) -> bool:
         """Return whether a message passes its filter."""
         wanted = self.wanted
         return wanted is None or (wanted.matches_code(arrival.tags_code) and wanted.matches_record(arrival.record))
@@ -122,7 +122,7 @@ class HeldRequests:
 class PullRequestHoldService(HeldRequests):
     """The held pulls."""
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: StoredArrival) -> None:
         """Called for a new message. Pulls whose filter it passes are answered in the next turn of the loop."""
         for pull in list(self._held.get(GroupQueue(arrival.topic, "", arrival.queue_id), ())):
             if pull.wants(arrival):
@@ -131,7 +131,7 @@ class PullRequestHoldService(HeldRequests):
                 self._expire_soon(pull)
 
     def _expire_soon(self, pull: HeldRequest) -> None:
-        soon = self._clock.monotonic() + PASSED_SECONDS
+        soon = self._clock.monotonic() + CHECK_INTERVAL_SECONDS
         if pull.timer is not None and pull.ends_at > soon:
             pull.timer.cancel()
             self._expire_at(pull, soon)
@@ -166,7 +166,7 @@ class PopLongPollingService(HeldRequests):
         self.keep(pop, min(left_ms, poll_ms) / 1000)
         return None
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: StoredArrival) -> None:
         """Called for a new message. Pops that wait for it check again in the next turn of the loop."""
         retried = self._retries.get(arrival.topic)
         if retried is not None:
@@ -177,7 +177,7 @@ class PopLongPollingService(HeldRequests):
             self.wake(GroupQueue(arrival.topic, group, ANY_QUEUE), arrival)
             self.wake(GroupQueue(arrival.topic, group, arrival.queue_id), arrival)
 
-    def wake(self, place: GroupQueue, arrival: Arrival | None = None) -> bool:
+    def wake(self, place: GroupQueue, arrival: StoredArrival | None = None) -> bool:
         """Let the first pop of this queue check again, unless it does not want `arrival`. Returns whether it does."""
         pop = next(iter(self._held.get(place, ())), None)
         if pop is None or (arrival is not None and not pop.wants(arrival)):

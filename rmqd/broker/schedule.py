@@ -225,7 +225,7 @@ class ScheduleMessageService:
         self._settings = self._timers.settings = settings
         self._woken.set()
 
-    def deliver_also(self, delivery: DelayedDelivery) -> None:
+    def add_delivery(self, delivery: DelayedDelivery) -> None:
         """Add another source of delayed deliveries."""
         self._deliveries.append(delivery)
 

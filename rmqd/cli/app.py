@@ -13,7 +13,7 @@ from typer.main import get_command
 
 from rmqd.cli.terminal.commands import Command, Commands
 from rmqd.errors import ExitCode
-from rmqd.runtime.kept_reload import KeptReload
+from rmqd.runtime.kept_reload import RememberedReload
 
 _PACKAGE: Final = Path(__file__).parents[1]
 DOCS: Final = next((one for one in (_PACKAGE / "docs", _PACKAGE.parent / "docs") if one.is_dir()), "rmqd's source")
@@ -107,7 +107,7 @@ _app = typer.Typer(
 def main() -> None:
     """The entry point of the `rmqd` script and of `python -m rmqd`."""
     if sys.argv[1:2] in (["run"], ["dev"], ["_worker"]):  # SIGHUP would end the process while it imports the handlers
-        signal.signal(signal.SIGHUP, KeptReload())
+        signal.signal(signal.SIGHUP, RememberedReload())
     if sys.argv[1:2] in (["run"], ["dev"]) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the daemon handles it, Ctrl-C ends it without a traceback
     _open_standard_streams()

@@ -67,9 +67,9 @@ def broker(
         )
     except broker_settings.UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
-    event_loop.put_off_garbage_collection()
+    event_loop.postpone_gc()
     log_setup.configure_logging("warning", "auto")
-    event_loop.leave(
+    event_loop.exit_process(
         event_loop.run_in_loop(_run(embedded.EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted)))
     )
 
@@ -169,5 +169,5 @@ def demo(
         typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
-    event_loop.put_off_garbage_collection()
-    event_loop.leave(demo_run.run_demo(demo_orders.DemoOptions(config, group, seconds, messages, engine=engine)))
+    event_loop.postpone_gc()
+    event_loop.exit_process(demo_run.run_demo(demo_orders.DemoOptions(config, group, seconds, messages, engine=engine)))

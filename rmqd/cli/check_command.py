@@ -110,7 +110,7 @@ def _limited_calls(config: root_model.RootConfig) -> Iterator[object]:
         if group.handler is None or (limit := handler_catalogue.call_limit(group)) is None:
             continue
         is_auto = group.handler.concurrency == "auto"
-        wanted = f"auto, which may become {group.handler.most_calls}" if is_auto else group.handler.concurrency
+        wanted = f"auto, which may become {group.handler.max_calls}" if is_auto else group.handler.concurrency
         yield group.problem(
             name,
             ("handler", "concurrency"),

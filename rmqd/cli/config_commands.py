@@ -66,7 +66,7 @@ def convert(
     say([f"# Converted from {file}. Next: replace {HANDLER} by your handler, and run rmqd check."])
     say(f"# {remark}" for remark in conversion.remarks)
     say(yaml_tree.yaml_lines(conversion.config))
-    if not sys.stdout.isatty():  # there the comments are enough
+    if not sys.stdout.isatty():  # in a file, the comments are enough
         say(conversion.remarks, err=True)
 
 
@@ -80,8 +80,8 @@ class JavaSetting:
 
     def is_one_of(self, names: tuple[str, ...]) -> bool:
         """Return whether the last part of the name is one of these, in any spelling."""
-        last = java_names.plain(self.key.rpartition(".")[2])
-        return any(last == java_names.plain(name) for name in names)
+        last = java_names.normalized(self.key.rpartition(".")[2])
+        return any(last == java_names.normalized(name) for name in names)
 
 
 class JavaConversion:
@@ -149,14 +149,14 @@ class JavaConversion:
     def _take(self, one: JavaSetting, group: str) -> None:
         """Add one setting to the configuration, at its counterpart."""
         key = one.key.removeprefix("rocketmq.")
-        is_code = java_names.listed(key, java_names.KEYS) in ("handler.plugin", "offset_store.plugin")
+        is_code = java_names.find_entry(key, java_names.KEYS) in ("handler.plugin", "offset_store.plugin")
         if is_code:  # the name of a class: MessageListenerOrderly is a mode
             key = str(one.value)
-        is_known = java_names.listed(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
+        is_known = java_names.find_entry(key, java_names.KEYS) or "_" in java_names.snake_case(key)  # but not `url`
         place = forms.place_of_java_name(root_model.RootConfig, key) if is_known else None
         model = forms.model_at(root_model.RootConfig, place[:-1]) if place else None
         if place is None or model is None or place == ("groups",):
-            reason = java_names.listed(key, java_names.REASONS)
+            reason = java_names.find_entry(key, java_names.REASONS)
             remark = f"there is no key: {reason}" if reason else "unknown; it is not a setting of the consumer"
             self._remark(one, "Java code; write it again in Python" if is_code else remark)
             return
@@ -195,7 +195,7 @@ class JavaConversion:
         """Remove the values that rmqd does not accept. A value with a reference is checked when it is known."""
         tree = yaml_tree.tree_of(self.config, "FILE:1:1")
         assert isinstance(tree, yaml_tree.YamlMapping)
-        for problem in load.Loading(config_source.Source((Path("FILE"),), tree), {}).problems:
+        for problem in load.ConfigProblems(config_source.ConfigFiles((Path("FILE"),), tree), {}).problems:
             one = self._places.get(problem.path)
             if one and "${" not in str(one.value) and not config_source.is_secret(problem.path):
                 self._remark(one, f"not converted: {problem.message}")
@@ -248,7 +248,7 @@ def _flat(node: yaml_tree.Node, key: str) -> Iterator[JavaSetting]:
     if isinstance(node, yaml_tree.YamlMapping):
         for name, entry in node.entries.items():
             yield from _flat(entry.node, f"{key}.{name}" if key else name)
-    elif isinstance(node, yaml_tree.Items):
+    elif isinstance(node, yaml_tree.YamlList):
         yield JavaSetting(
             key, [one.value for one in node.nodes if isinstance(one, yaml_tree.Scalar)], _line_of(node.place)
         )

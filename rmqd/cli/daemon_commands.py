@@ -202,7 +202,7 @@ def status_lines(document: dict[str, Any]) -> list[str]:
             status_view.rates_line(group),
             error and _in_red(error),
             status_view.canary_line(group),
-            status_view.left_out_line(group),
+            status_view.skipped_line(group),
             *(f"paused: {text}" for scope in group["pauses"] if (text := status_view.written_scope(scope))),
             *map(status_view.problem_line, group["problems"]),
             *status_view.stall_lines(group["queues"]),

@@ -31,7 +31,7 @@ _GROUPS: Final[Columns] = ("group", "left", "messages", ("last", "last_stored_ms
 
 
 def _why(letter: dict[str, Any]) -> str:
-    """Return the reason and, in front of it, the exception if there is one: many letters have the same reason."""
+    """Return the reason and, in front of it, the exception if there is one: many dead letters have the same reason."""
     reason, lines = letter["reason"] or "-", (letter["exception"] or "").splitlines()
     told = next((line for line in reversed(lines) if line and not line[0].isspace()), "")
     return reason if not told or reason in told else f"{told[:_MAX_ERROR]} ({reason})"
@@ -81,14 +81,12 @@ class LetterOptions:
         )
 
 
-async def marks_reader(
-    target: ClusterTarget, client: instance.ClientInstance
-) -> Callable[[str], dead_letter.LetterMarks]:
+async def marks_reader(target: ClusterTarget, client: instance.ClientInstance) -> Callable[[str], dead_letter.DlqMarks]:
     """Return a function that reads a group's marks of settled letters, by its name at brokers. Both raise RmqdError."""
     await client.cluster_id.learn(may_write=False)
 
-    def read(group: str) -> dead_letter.LetterMarks:
-        marks = dead_letter.LetterMarks(target.state_dir, group)
+    def read(group: str) -> dead_letter.DlqMarks:
+        marks = dead_letter.DlqMarks(target.state_dir, group)
         marks.use_identity(client.identity(group))
         marks.load()
         return marks
@@ -135,7 +133,7 @@ def show(
     async def ask(brokers: broker_queries.Brokers) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
         name = target.wrapped(group)
         marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
-        newest, errors = await dead_letter_listing.newest_letters(brokers, name, marks, choice, most)
+        newest, errors = await dead_letter_listing.newest_dlq_messages(brokers, name, marks, choice, most)
         if newest.has_more:
             say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
         return [_shown(letter) for letter in newest.letters], errors
@@ -158,7 +156,7 @@ class ShownLetter:
         return message_document(self.message) | more
 
 
-def _shown(letter: dead_letter.Letter) -> ShownLetter:
+def _shown(letter: dead_letter.DlqMessage) -> ShownLetter:
     message = message_queries.found_message(letter.message, letter.message.broker_name)
     exception = letter.message.stored_properties.get(send_back.RMQD_EXCEPTION)
     return ShownLetter(message, letter.origin_topic, letter.reason, exception)
@@ -171,20 +169,20 @@ class _Selection:
     target: ClusterTarget
     group: str
     name: str
-    marks: dead_letter.LetterMarks
+    marks: dead_letter.DlqMarks
     choice: dead_letter.DeadLetterFilter
 
     @classmethod
     def of(cls, cluster: ClusterOptions, letters: LetterOptions, group: str) -> _Selection:
-        """Return the selected letters, with marks that are not yet read. Raises InvalidNameError."""
+        """Return the selected dead letters, with marks that are not yet read. Raises InvalidNameError."""
         choice, target = letters.filter(), cluster.target(group)
         name = check_group(target.wrapped(group))  # the name becomes a folder's name
-        return cls(target, group, name, dead_letter.LetterMarks(target.state_dir, name), choice)
+        return cls(target, group, name, dead_letter.DlqMarks(target.state_dir, name), choice)
 
     async def plan(
         self, client: instance.ClientInstance, *, to_write: bool
     ) -> tuple[broker_queries.Brokers, dead_letter_replay.DeadLetterPlan, dict[str, RmqdError]]:
-        """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the letters.
+        """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the dead letters.
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
         """
@@ -198,7 +196,7 @@ class _Selection:
         return brokers, *await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
     def lines(self, plan: dead_letter_replay.DeadLetterPlan, purpose: str = "") -> list[str]:
-        """Return the first lines of a plan: the chosen letters by reason and topic."""
+        """Return the first lines of a plan: the chosen dead letters by reason and topic."""
         width = len(str(max(plan.reasons.values(), default=0)))
         kinds = plan.reasons.most_common()
         lines = [f"{self.group}: {plan.chosen} of {count(plan.left, 'dead letter')} left{purpose}"]
@@ -239,7 +237,7 @@ def replay(
         client: instance.ClientInstance,
     ) -> tuple[dead_letter_replay.DeadLetterPlan, list[group_reader.MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
-        who, unasked = await dead_letter_replay.receivers(brokers, selection.name)
+        who, unasked = await dead_letter_replay.receiving_members(brokers, selection.name)
         return plan, who, {**errors, **unasked}
 
     plan, who, unasked = target.ask(make)

@@ -11,7 +11,7 @@ import typer
 from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Confirmation, ask_cluster, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
-from rmqd.cli.terminal.output import Columns, count, document_table, plain, say, say_table
+from rmqd.cli.terminal.output import Columns, count, document_table, say, say_table, to_document
 from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.runtime.lazy_imports import lazily
 from rmqd.runtime.plain_text import duration
@@ -96,7 +96,7 @@ def set_mode(
         plan += [f"{change.broker}: {_mode_text(change.now)} -> {_mode_text(change.then)}" for change in due]
         planned = [_document(change, errors) for change in changes]
         confirmation.ask([f"{group}, {topic}:", *plan], as_json=cluster.as_json, document=planned)
-        errors = target.ask_brokers(lambda brokers: group_queries.carry_out(brokers, changes))
+        errors = target.ask_brokers(lambda brokers: group_queries.apply_mode_changes(brokers, changes))
     done = ", ".join(change.broker for change in due if change.broker not in errors)
     none_set = "nothing was set" if due else f"all brokers are set to {mode} already"
     cluster.say([_document(change, errors) for change in changes], [f"set on {done}" if done else none_set])
@@ -212,7 +212,7 @@ def lag(
     if target.config is None and not groups:
         raise typer.BadParameter("give group names, or a configuration with groups (--config)", param_hint="GROUP")
     lags, errors = _ask(groups, target)
-    cluster.say(plain(lags), document_table(_LAGS, plain(lags)))
+    cluster.say(to_document(lags), document_table(_LAGS, to_document(lags)))
     late = [
         f"rmqd: {one.group}, {one.topic}: the oldest waiting message is {duration(one.lag_seconds)} old, "
         f"over the limit of {fail_over}"

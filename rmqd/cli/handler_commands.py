@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import typer
 
 from rmqd.cli.terminal.options import Output, topic_name, topic_names
-from rmqd.cli.terminal.output import plain, say_json
+from rmqd.cli.terminal.output import say_json, to_document
 from rmqd.runtime.lazy_imports import lazily
 
 with lazily():
@@ -32,7 +32,7 @@ def handlers(output: Output = "table") -> None:
     """
     found = handler_catalogue.describe_installed()
     if output == "json":
-        say_json(plain(found))
+        say_json(to_document(found))
     elif found:
         typer.echo("\n\n".join("\n".join(handler_lines(handler)) for handler in found))
     else:

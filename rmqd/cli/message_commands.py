@@ -157,7 +157,7 @@ _EVENTS: Final[output.Columns] = (
 
 
 def _traces(reports: list[message_queries.MessageTraceReport]) -> list[dict[str, Any]]:
-    return [output.plain(report) | {"copies": _documents(list(report.copies))} for report in reports]
+    return [output.to_document(report) | {"copies": _documents(list(report.copies))} for report in reports]
 
 
 def _say_traces(reports: list[dict[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode
 from rmqd.operate.resets.reset_plan import OffsetChange, PlannedMove, ResetPlan, plan_reset
-from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, carry_out
+from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, apply_reset_plan
 from rmqd.runtime.files import make_folder, replace_file, sync_folder
 from rmqd.wire.topics import unwrap_namespace
 
@@ -199,7 +199,7 @@ class _Course:
         if plan.due:
             await client.cluster_id.learn()
             self._save(plan, client.cluster_id.id)
-        return await carry_out(brokers, plan, self._wait_seconds, sent=lambda: self._print_sent(plan))
+        return await apply_reset_plan(brokers, plan, self._wait_seconds, sent=lambda: self._print_sent(plan))
 
     def cut(self) -> str:
         """Return the state after an interruption, and the next steps."""
@@ -240,7 +240,7 @@ class _Course:
 
 def _plan_lines(plan: ResetPlan) -> Iterable[str]:
     due = plan.due
-    gained, skipped = sum(move.gained for move in due), sum(move.skipped for move in due)
+    gained, skipped = sum(move.handled_again for move in due), sum(move.skipped for move in due)
     yield (
         f"{plan.change.group}, {plan.change.topic}: {count(len(due), 'queue')} to reset, "
         f"{count(gained, 'message')} handled again, {skipped} skipped"
@@ -258,8 +258,8 @@ def _effect(move: PlannedMove) -> str:
     cut = "" if move.target == move.wanted else f", because it has {move.ends.min_offset} to {move.ends.max_offset}"
     if not move.is_due:
         return f"stays{cut}"
-    if move.gained:
-        return f"{move.gained} again{cut}"
+    if move.handled_again:
+        return f"{move.handled_again} again{cut}"
     return (f"{move.skipped} skipped" if move.skipped else "none") + cut
 
 
@@ -316,7 +316,7 @@ def _as_planned(move: PlannedMove) -> dict[str, Any]:
         "queue": move.queue.queue_id,
         "from": move.place.committed,
         "to": move.target,
-        "gained": move.gained,
+        "gained": move.handled_again,
         "skipped": move.skipped,
         "member": move.place.owner or None,
         "state": "planned" if move.is_due else "unchanged",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, Confirmation, OwnGroup, end_for_errors
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ConfigGroup, Confirmation, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupInConfig, moment_or_age_ms
 from rmqd.cli.terminal.output import Columns, count, document_table, say, say_json, written_time
@@ -66,7 +66,7 @@ def replay(
 
     Example: rmqd replay order-mailer --from 2026-11-24T08:00:00Z --to 2026-11-24T10:00:00Z --rate 200
     """
-    ours = OwnGroup.find(cluster, group)
+    ours = ConfigGroup.find(cluster, group)
     if ours.options.is_lite:
         raise typer.BadParameter(f"{group} reads lite topics; expected a group of other topics", param_hint="GROUP")
     identity = ours.ask(lambda client: _identity(client, ours, to_write=not confirmation.dry_run))
@@ -90,7 +90,7 @@ def replay(
 
 
 def _plan(
-    ours: OwnGroup,
+    ours: ConfigGroup,
     folder: replay_plan.ReplayFolder,
     since: str | None,
     until: str | None,
@@ -120,17 +120,17 @@ def _plan(
     return ours.ask(lambda client: _new_plan(client, ours, times, folder.identity)), True
 
 
-async def _identity(client: instance.ClientInstance, ours: OwnGroup, *, to_write: bool) -> message_queue.Identity:
+async def _identity(client: instance.ClientInstance, ours: ConfigGroup, *, to_write: bool) -> message_queue.Identity:
     await client.cluster_id.learn(may_write=to_write)
     return client.identity(ours.options.group)
 
 
 async def _new_plan(
-    client: instance.ClientInstance, ours: OwnGroup, times: tuple[str, str | None, int, int], identity: str
+    client: instance.ClientInstance, ours: ConfigGroup, times: tuple[str, str | None, int, int], identity: str
 ) -> replay_plan.ReplayPlan:
     replay_plan.shadow_name(ours.options.group)
     windows = await replay_run.windows_of(client, ours.options.subscriptions, *times[2:])
-    made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # also identifies the replay
+    made_at = datetime.now(UTC).isoformat(timespec="microseconds")  # this time also identifies the replay
     return replay_plan.ReplayPlan(ours.options.group, *times, made_at, windows, identity)
 
 
@@ -145,7 +145,7 @@ async def _begin(
 
 
 def _run(
-    ours: OwnGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.Failures, rate: int, retries: int
+    ours: ConfigGroup, plan: replay_plan.ReplayPlan, failures: replay_plan.Failures, rate: int, retries: int
 ) -> tuple[replay_run.ReplayProgress, int]:
     """Run until all messages are handled or a signal arrives. Returns the progress and the exit code.
 
@@ -187,7 +187,7 @@ class _ProgressPrinter:
             say([_progress_line(self._plan, progress)], err=True)
 
 
-def _end(ours: OwnGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:
+def _end(ours: ConfigGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:
     """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
     end_for_errors(ours.ask(lambda client: replay_run.remove_shadow_group(client, plan)), [ours.options.namespace])
     folder.end()

@@ -55,11 +55,11 @@ def run(
 
     Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
     """
-    event_loop.put_off_garbage_collection()
+    event_loop.postpone_gc()
     if reload:
         write_no_bytecode()
     options = daemon.RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
-    event_loop.leave(daemon.run_daemon(options))
+    event_loop.exit_process(daemon.run_daemon(options))
 
 
 _NAME_SERVER, _QUEUES = "127.0.0.1:9876", 4
@@ -82,7 +82,7 @@ def dev(
 
     Example: rmqd dev config/rmqd.yaml
     """
-    event_loop.put_off_garbage_collection()
+    event_loop.postpone_gc()
     write_no_bytecode()
     log_setup.configure_logging("warning", "auto")
     options = replace(demo_play.demo_broker(()), port=int(_free_address(_NAME_SERVER).rpartition(":")[2]))
@@ -101,7 +101,7 @@ def dev(
         for work in (session.send_lines, session.watch):
             threading.Thread(target=work, daemon=True).start()
         code = daemon.run_daemon(daemon.RunOptions(path, session.overrides, reload=True))
-    event_loop.leave(code)
+    event_loop.exit_process(code)
 
 
 def _free_address(preferred: str) -> str:
@@ -199,5 +199,5 @@ def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket 
 
     Only rmqd run can start it.
     """
-    event_loop.put_off_garbage_collection()
-    event_loop.leave(worker_main.run_worker(descriptor))
+    event_loop.postpone_gc()
+    event_loop.exit_process(worker_main.run_worker(descriptor))

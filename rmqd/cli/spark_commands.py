@@ -149,7 +149,7 @@ def run(group: SparkGroup = "", config: ConfigPath = None, overrides: Overrides 
         signal.signal(number, on_signal)
     driver.share_import_path(order.import_path)
     code = driver.run_group(order, stop, force_stop=force_stop)
-    event_loop.leave(128 + cut_short[0] if cut_short else code)
+    event_loop.exit_process(128 + cut_short[0] if cut_short else code)
 
 
 def submit(

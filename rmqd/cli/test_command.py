@@ -106,7 +106,7 @@ def _read(path: Path, config: Path | None) -> list[case_run.Case]:
         raise typer.BadParameter(f"{path}: no such file or folder", param_hint="PATH")
     files = case_run.find_case_files(path)
     if not files:
-        raise typer.BadParameter(f"{path.resolve()} has no files *{case_run.ENDING}", param_hint="PATH")
+        raise typer.BadParameter(f"{path.resolve()} has no files *{case_run.CASES_FILE_SUFFIX}", param_hint="PATH")
     cases: list[case_run.Case] = []
     problems: list[object] = []
     for file in files:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rmqd.cli.terminal.cluster_command import ClusterOptions, OwnGroup
+from rmqd.cli.terminal.cluster_command import ClusterOptions, ConfigGroup
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupInConfig, duration_ms, moment_or_age_ms
 from rmqd.cli.terminal.output import count, say, say_json
@@ -257,7 +257,7 @@ def try_group(
     Example: rmqd try order-mailer --bisect --timeout 30s
     """
     times = [moment_or_age_ms(text, name) if text else None for text, name in ((since, "--from"), (until, "--to"))]
-    ours = OwnGroup.find(cluster, group, canary=canary)
+    ours = ConfigGroup.find(cluster, group, canary=canary)
     if not any((last, since, until, keys, ids, waiting)) and not dead_letters:
         last, waiting = (None, True) if bisect else (10, False)
     selection = trial_selection.Selection(
@@ -282,12 +282,12 @@ def try_group(
 
 
 def _try(
-    ours: OwnGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, reporter: TrialReporter
+    ours: ConfigGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, reporter: TrialReporter
 ) -> int:
     import asyncio
 
     async def run() -> None:
-        batches = trial_selection.batches_of(chosen.messages, ours.options.consume_message_batch_max_size)
+        batches = trial_selection.make_batches(chosen.messages, ours.options.consume_message_batch_max_size)
         async with aclosing(trial.run(batches)) as reports:
             async for report in reports:
                 reporter.batch(report)
@@ -304,7 +304,7 @@ def _try(
 
 
 def _bisect(
-    ours: OwnGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, lie_in: str, *, as_json: bool
+    ours: ConfigGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, lie_in: str, *, as_json: bool
 ) -> int:
     import asyncio
 
@@ -320,7 +320,7 @@ def _bisect(
     return ExitCode.OK if finding.answer in ("found", "nothing_fails") else ExitCode.FAILURE
 
 
-def _topics(ours: OwnGroup, topics: list[str] | None) -> tuple[str, ...]:
+def _topics(ours: ConfigGroup, topics: list[str] | None) -> tuple[str, ...]:
     known = ours.options.subscriptions
     named = [wrap_namespace(topic, ours.options.namespace) for topic in topics or ()]
     for given, topic in zip(topics or (), named, strict=True):

@@ -18,7 +18,7 @@ from rmqd.client.remoting.peer_requests import Reply
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.errors import CircuitOpenError, ProtocolError, RemotingTimeoutError, RmqdError
-from rmqd.runtime.clock import doubled, spread, wait_within
+from rmqd.runtime.clock import backoff_of, jittered, wait_within
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData
@@ -124,8 +124,8 @@ class Heartbeat:
         self._reconcile = asyncio.Event()
         routes.on_change(lambda _: self._reconcile.set())
         remoting.opened.append(self._opened)
-        remoting.lost.append(lambda address, _: self.beat_soon(address))
-        remoting.silent.append(self.beat_soon)
+        remoting.lost.append(lambda address, _: self.send_heartbeats_soon(address))
+        remoting.silent.append(self.send_heartbeats_soon)
 
     @property
     def brokers_up(self) -> Mapping[str, bool]:
@@ -140,7 +140,7 @@ class Heartbeat:
             if address in known and broker.up is not None
         }
 
-    async def beat(self) -> dict[str, RmqdError | None]:
+    async def send_heartbeats(self) -> dict[str, RmqdError | None]:
         """Send a heartbeat to every known broker now and wait for the responses, each at most for the deadline.
 
         Returns the error by address, or None if the broker answered. Without groups nothing is sent.
@@ -151,7 +151,7 @@ class Heartbeat:
         errors = await asyncio.gather(*map(self._send, addresses))
         for address, error in zip(addresses, errors, strict=True):
             if error is not None:
-                self.beat_soon(address)  # `run` repeats it until the broker answers
+                self.send_heartbeats_soon(address)  # `run` repeats it until the broker answers
         return dict(zip(addresses, errors, strict=True))
 
     def is_known_on(self, connection: RemotingConnection) -> bool:
@@ -159,19 +159,19 @@ class Heartbeat:
         broker = self._brokers.get(connection.address)
         return broker is not None and broker.answered_on is connection
 
-    async def beat_address(self, address: str) -> None:
+    async def send_heartbeat_to(self, address: str) -> None:
         """Send a heartbeat to one broker now. Raises its RmqdError on failure."""
         if (error := await self._send(address)) is not None:
-            self.beat_soon(address)
+            self.send_heartbeats_soon(address)
             raise error
 
-    def beat_soon(self, address: str | None = None) -> None:
+    def send_heartbeats_soon(self, address: str | None = None) -> None:
         """Let `run` send a heartbeat to one known broker, or to all, at once."""
         for known, broker in self._brokers.items():
             if address is None or known == address:
                 broker.wake.set()
 
-    def is_under_way(self, address: str) -> bool:
+    def is_heartbeat_pending(self, address: str) -> bool:
         """Return whether a heartbeat to a broker is about to be sent, or not answered yet."""
         return self._send.is_running(address) or bool(self._under_way.get(address))
 
@@ -223,7 +223,7 @@ class Heartbeat:
             return self._interval
         if self._remoting.is_down(address):  # the breaker lets no request through before its pause ends
             return max(self._remoting.breakers.rest_seconds(address), RETRY_FIRST_SECONDS)
-        return spread(doubled(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
+        return jittered(backoff_of(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
 
     async def _send_now(self, address: str) -> RmqdError | None:
         """Send a heartbeat, and wait for its response.
@@ -269,7 +269,7 @@ class Heartbeat:
         if connection is self._remoting.connected(address):
             broker.answered_on = connection
         else:  # the connection was replaced: the broker may not know this client on the new one
-            self.beat_soon(address)
+            self.send_heartbeats_soon(address)
 
     def _failed(self, address: str, error: RmqdError) -> None:
         broker = self._broker(address)
@@ -286,4 +286,4 @@ class Heartbeat:
         # A broker removes a client when its connection ends. So a new connection needs a heartbeat, unless a heartbeat
         # opened the connection.
         if not self._send.is_running(address):
-            self.beat_soon(address)
+            self.send_heartbeats_soon(address)

@@ -61,7 +61,7 @@ class Replicas:
         addresses = self._routes.replicas(broker_name).values()
         return any(self._remoting.connected(at) is not None and not self._remoting.is_down(at) for at in addresses)
 
-    def by_preference(self, addresses: Iterable[str]) -> list[str]:
+    def sorted_by_preference(self, addresses: Iterable[str]) -> list[str]:
         """Sort addresses: connected for a while, then connected recently or not at all, then down."""
         return sorted(addresses, key=lambda address: (self._remoting.is_down(address), self.is_new(address)))
 
@@ -151,7 +151,7 @@ class ClientInstance:
         )
         for topic in self._topics[group]:
             self.routes.watch(topic)
-        self.heartbeat.beat_soon()
+        self.heartbeat.send_heartbeats_soon()
 
     def identity(self, group: str, *, replay: str = "") -> Identity:
         """Return the group's full identity; `group` as brokers know it. The cluster is known once its routes are."""
@@ -169,12 +169,12 @@ class ClientInstance:
         # A broker without a connection removed this client when the connection ended. But a heartbeat with the group
         # may be about to open one.
         known = self.routes.broker_addresses()
-        addresses = [at for at in known if self.remoting.connected(at) or self.heartbeat.is_under_way(at)]
+        addresses = [at for at in known if self.remoting.connected(at) or self.heartbeat.is_heartbeat_pending(at)]
         await asyncio.gather(*(self._unregister_at(address, group) for address in addresses))
         for topic in topics:
             self.routes.unwatch(topic)
         if group in self.groups:  # it was registered again, and brokers may have processed that first
-            self.heartbeat.beat_soon()
+            self.heartbeat.send_heartbeats_soon()
 
     async def connection(self, address: str) -> RemotingConnection:
         """Return the connection for pulls and pops, on which the broker knows the groups of this process.
@@ -184,7 +184,7 @@ class ClientInstance:
         self.remoting.breakers.check_responding(address)
         connection = self.remoting.connected(address) or await self.remoting.connection(address)
         if not self.heartbeat.is_known_on(connection):
-            await self.heartbeat.beat_address(address)
+            await self.heartbeat.send_heartbeat_to(address)
         return connection
 
     def offset_request(self, queue: MessageQueue) -> asyncio.Semaphore:
@@ -213,7 +213,7 @@ class ClientInstance:
         log.info("access.renewed", tls=options.tls.enabled, signed=bool(options.access_key))
         self.remoting.secure(options)
         self.routes.refresh_soon()
-        self.heartbeat.beat_soon()
+        self.heartbeat.send_heartbeats_soon()
 
     def stop(self) -> None:
         """Stop `run` after it has unregistered the remaining groups."""

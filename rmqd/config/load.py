@@ -18,17 +18,17 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from rmqd.client.client_options import NAMESRV_ADDR
-from rmqd.config.model.forms import Section, fields_of, keys_of, kind_of, problems_of
+from rmqd.config.model.forms import ConfigSection, fields_of, keys_of, kind_of, problems_of
 from rmqd.config.model.group_model import Percentage
 from rmqd.config.model.root_model import HttpConfig, RootConfig
-from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Places
-from rmqd.config.reading.config_source import NOTE, Source, find_config, read_source
-from rmqd.config.reading.yaml_tree import Items, Node, SubstitutionError, YamlMapping, substitute
+from rmqd.config.problems import ConfigFinding, ConfigProblem, KeyPath, Locations
+from rmqd.config.reading.config_source import NOTE, ConfigFiles, find_config, read_source
+from rmqd.config.reading.yaml_tree import Node, SubstitutionError, YamlList, YamlMapping, substitute
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
 from rmqd.runtime.lazy_imports import lazily
-from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide, hide_parts, hide_possible_secret
-from rmqd.runtime.value_kinds import Duration, Size, Substituted, Text, key_of
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide_parts, hide_possible_secret, hide_secret
+from rmqd.runtime.value_kinds import Duration, EnvText, Size, Text, key_of
 
 with lazily():
     from rmqd.runtime.logs import log_setup
@@ -43,7 +43,7 @@ def load_config(
 
     Without a path, the default paths are searched. `rmqd.plugins.model_options` also checks the plugins.
     """
-    return Loading(source_of(path, overrides, environ=environ), environ).trusted()
+    return ConfigProblems(source_of(path, overrides, environ=environ), environ).trusted()
 
 
 def load_http(path: Path | None = None) -> HttpConfig:
@@ -51,7 +51,7 @@ def load_http(path: Path | None = None) -> HttpConfig:
 
     Other values are not needed, so their variables, such as a group's `${PASSWORD}`, may be missing.
     """
-    loading = Loading(source_of(path))
+    loading = ConfigProblems(source_of(path))
     if problems := [one for one in loading.sorted_problems() if one not in loading.unset or one.path[:1] == ("http",)]:
         raise ConfigError([*problems])
     return loading.config.http
@@ -59,19 +59,19 @@ def load_http(path: Path | None = None) -> HttpConfig:
 
 def source_of(
     path: Path | None = None, overrides: Sequence[str] = (), *, environ: Mapping[str, str] = os.environ
-) -> Source:
+) -> ConfigFiles:
     """Read the files of a configuration. Raises ConfigError if there is none."""
     return read_source(find_config(path, environ), overrides)
 
 
-class Loading:
+class ConfigProblems:
     """Collects the problems of a configuration: at most one for a path, including all paths below it.
 
     Checking continues after a problem: the wrong value is removed, and the rest is validated again. So a user sees all
     mistakes at once. A key is not reported as missing if its value was removed, or if a file could not be read.
     """
 
-    def __init__(self, source: Source, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, source: ConfigFiles, environ: Mapping[str, str] = os.environ) -> None:
         data = ConfigData(source, environ)
         _take_listen_address(data, environ)
         _take_name_servers(data, environ)
@@ -83,7 +83,7 @@ class Loading:
         self._reported: set[KeyPath] = set(data.unusable)
         self.config = self._validated(data.values)
         for group in self.config.groups.values():
-            group.remember_places(self._places)
+            group.set_places(self._places)
         self.add(root_findings(self.config))
         for name, group in self.config.groups.items():
             namespace = self.config.cluster_of(name).client.namespace
@@ -150,8 +150,8 @@ class Loading:
 class ConfigData:
     """The plain data for the models, with `${...}` replaced, and the locations of its keys and values."""
 
-    def __init__(self, source: Source, environ: Mapping[str, str]) -> None:
-        self.places = Places(source.root_place)
+    def __init__(self, source: ConfigFiles, environ: Mapping[str, str]) -> None:
+        self.places = Locations(source.root_place)
         self.problems: list[ConfigProblem] = []
         self.unusable: set[KeyPath] = set()
         """Paths of values whose `${...}` could not be replaced. They are not in the data, but do not count as
@@ -175,7 +175,7 @@ class ConfigData:
     def _plain(self, node: Node, path: KeyPath) -> Any:
         if isinstance(node, YamlMapping):
             return self._mapping(node, path)
-        if isinstance(node, Items):
+        if isinstance(node, YamlList):
             for index, item in enumerate(node.nodes):
                 self.places.keys[*path, index] = item.place
             return [self._plain(item, (*path, index)) for index, item in enumerate(node.nodes)]
@@ -217,7 +217,7 @@ def _remove(values: dict[str, Any], path: KeyPath) -> None:
     inner: Any = values
     for step in path[:-1]:
         if step not in inner:
-            return  # it was already removed with an enclosing value
+            return  # the value was already removed with an enclosing value
         if isinstance(inner[step], list):
             del inner[step]
             return
@@ -240,7 +240,7 @@ def config_schema() -> dict[str, Any]:
         "if": {"not": {"required": ["defaults"]}},
         "then": {"properties": {"groups": {"additionalProperties": needed, **notes}}},
     }
-    for section in Section.__subclasses__():
+    for section in ConfigSection.__subclasses__():
         if (part := schema["$defs"].get(section.__name__)) is not None:
             part["properties"] = {key: part["properties"][key] for key in keys_of(section)}
             for key, field in keys_of(section).items():
@@ -281,7 +281,7 @@ def hide_options(options: Mapping[str, Any], made: object = None) -> None:
     """
     _value(options, only_given=False)
     for secret in _marked(made):
-        (hide_parts if "://" in secret else hide)(secret)
+        (hide_parts if "://" in secret else hide_secret)(secret)
 
 
 def _marked(value: object) -> Iterator[str]:
@@ -306,7 +306,7 @@ def given_config(config: RootConfig) -> dict[str, Any]:
     return _section(config, only_given=True)
 
 
-def _section(section: Section, only_given: bool) -> dict[str, Any]:
+def _section(section: ConfigSection, only_given: bool) -> dict[str, Any]:
     shown = {}
     for name, field in fields_of(type(section)):
         if field.exclude:
@@ -319,12 +319,12 @@ def _section(section: Section, only_given: bool) -> dict[str, Any]:
 def _field(field: FieldInfo, value: object, only_given: bool) -> Any:
     kind = kind_of(field)
     if isinstance(kind, Text) and kind.secret:
-        return hide(value)
+        return hide_secret(value)
     return kind.written(value) if isinstance(kind, Duration | Size | Percentage) else _value(value, only_given)
 
 
 def _value(value: object, only_given: bool, name: str = "") -> Any:
-    if isinstance(value, Section):
+    if isinstance(value, ConfigSection):
         return _section(value, only_given)
     if is_dataclass(value) and not isinstance(value, type):
         return {key: _value(inner, only_given) for key, inner in asdict(value).items() if inner not in ((), "")}
@@ -332,7 +332,7 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
         return {str(key): _named(str(key), inner, only_given) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return _items([_value(inner, only_given, name) for inner in value])
-    if isinstance(value, Substituted):
+    if isinstance(value, EnvText):
         return hide_possible_secret(value)
     if isinstance(value, str):
         return hide_parts(value)
@@ -341,7 +341,7 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
 
 def _named(name: str, value: object, only_given: bool) -> Any:
     """Return a value in a mapping of names that rmqd does not know, or of groups, clusters and topics."""
-    if _SECRET_NAME.search(name) and not isinstance(value, Section) and not is_dataclass(value):
+    if _SECRET_NAME.search(name) and not isinstance(value, ConfigSection) and not is_dataclass(value):
         return _hidden_whole(value)
     return _value(value, only_given, name)
 
@@ -351,7 +351,7 @@ def _hidden_whole(value: object) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if not isinstance(value, Mapping | list):
-        return hide(value)
+        return hide_secret(value)
     for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
         if "user" not in str(key):
             _hidden_whole(inner)
@@ -362,5 +362,5 @@ def _items(items: list[Any]) -> list[Any]:
     """Return a list, such as a command's arguments: the item after `--password` is hidden."""
     for i, item in enumerate(items[:-1]):
         if isinstance(item, str) and item.startswith("-") and "=" not in item and _SECRET_NAME.search(item):
-            items[i + 1] = hide(items[i + 1])
+            items[i + 1] = hide_secret(items[i + 1])
     return items

@@ -39,10 +39,10 @@ class ConfigProblem:
 
 
 @dataclass(slots=True, eq=False)
-class Places:
+class Locations:
     """The locations of a configuration's keys and values.
 
-    Two Places always compare as equal, so that two configurations are equal if their values are, regardless of their
+    Two Locations always compare as equal, so that two configurations are equal if their values are, regardless of their
     locations.
     """
 
@@ -84,7 +84,7 @@ class Places:
         return path
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places)
+        return isinstance(other, Locations)
 
     __hash__ = None  # type: ignore[assignment]
 

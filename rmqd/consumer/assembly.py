@@ -24,7 +24,7 @@ from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets, FileStartO
 from rmqd.consumer.offsets.start_offsets import StartOffsets
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
-from rmqd.consumer.rebalance.rebalance import Division
+from rmqd.consumer.rebalance.rebalance import QueueDivision
 from rmqd.consumer.services import GroupOffsetStore, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
@@ -49,7 +49,7 @@ def assemble(
     retry_policy: RetryPolicy | None = None,
     ends: Mapping[MessageQueue, int] | None = None,
     polls: PollService | None = None,
-) -> tuple[GroupContext, Division]:
+) -> tuple[GroupContext, QueueDivision]:
     """Return the parts of a group, not paused and not running, and the division of its topics.
 
     `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. With a filter,
@@ -115,7 +115,7 @@ def assemble(
             client.routes.watch(topic)
         return context, ChosenDivision(context, polls.chosen)
     if options.message_model == "broadcasting":
-        return context, Division(context)
+        return context, QueueDivision(context)
     if receipts is None:
         from rmqd.consumer.pop.pop_retries import DivisionAfterPop
 

@@ -26,11 +26,11 @@ import structlog
 
 from rmqd.consumer.consumer_options import CanaryOptions, ConsumerOptions
 from rmqd.consumer.handling.handler_threads import (
-    CANCEL_PATIENCE_SECONDS,
+    CANCEL_TIMEOUT_SECONDS,
     UnusableHandlerError,
     call_handler,
     call_start_or_stop,
-    checked,
+    with_checks,
     wrapped,
 )
 from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, decision_of
@@ -79,7 +79,7 @@ class Canary:
     """The second handler of one group. `stop` ends its calls in shadow mode."""
 
     def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
-        self.handler = checked(handler)
+        self.handler = with_checks(handler)
         self.change(options)
         self._value_of = value_by(self.options.by)
         self._clock = clock
@@ -122,7 +122,7 @@ class Canary:
         for call in self._calls:
             call.cancel()
         if self._calls:
-            await self._clock.wait(self._calls, timeout=CANCEL_PATIENCE_SECONDS)
+            await self._clock.wait(self._calls, timeout=CANCEL_TIMEOUT_SECONDS)
         if self._started:
             await call_start_or_stop(self.handler.stop, self._clock)
 
@@ -174,7 +174,7 @@ class Canary:
         error: BaseException | None = None
         try:
             return await call(batch)
-        except (asyncio.CancelledError, UnusableHandlerError):  # there is no decision to compare with
+        except (asyncio.CancelledError, UnusableHandlerError):  # without a result, there is no decision to compare
             copies.clear()
             raise
         except BaseException as raised:
@@ -183,7 +183,7 @@ class Canary:
         finally:
             if copies:
                 decisions, rest = batch.decisions(), decision_of(error)
-                self._begin(batch.like(copies), [decisions.get(index, rest) for index in chosen])
+                self._begin(batch.with_messages(copies), [decisions.get(index, rest) for index in chosen])
             del error  # its traceback refers to this frame, and would keep the batch alive
 
     def snapshot(self) -> CanarySnapshot:

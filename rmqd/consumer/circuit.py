@@ -82,7 +82,7 @@ class Circuit:
         self.options = options
         self.state: CircuitState = "closed"
         self.refuted_to = float("-inf")  # monotonic; failures of calls before this time are the messages' fault
-        self.on_change: Callable[[], None] = lambda: None  # called when `state` or `lets_through` changed
+        self.on_change: Callable[[], None] = lambda: None  # called when `state` or `allows_call` changed
         self._clock = clock
         self._since = clock.wall()
         self._opened_at = self._probe_at = 0.0  # monotonic
@@ -105,7 +105,7 @@ class Circuit:
             self._close()
 
     @property
-    def lets_through(self) -> bool:
+    def allows_call(self) -> bool:
         """Whether a call may begin now."""
         return self.state == "closed" or (self.state == "half_open" and self._probe is None)
 

@@ -111,7 +111,7 @@ class GroupContext:
         """
         self.announced.update(subscriptions)
         try:
-            await self.client.heartbeat.beat()
+            await self.client.heartbeat.send_heartbeats()
         finally:
             for topic in subscriptions:
                 self.announced.pop(topic, None)

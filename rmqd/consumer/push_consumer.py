@@ -85,7 +85,7 @@ def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) ->
     before = subscriptions_of(context.options, newest + 1)
     context.subscriptions.update({topic: before[topic] for topic in filters})
     context.revision += 1
-    context.client.heartbeat.beat_soon()
+    context.client.heartbeat.send_heartbeats_soon()
 
 
 def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[str, SubscriptionData]:
@@ -248,7 +248,7 @@ class PushConsumer(Consumer):
                     helpers.append(tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"))
                 if context.trace is not None:
                     helpers.append(tasks.create_task(context.trace.dispatcher.run(), name=f"trace:{self.group}"))
-                helpers += self._division.begin(tasks, self._rebalance.soon)
+                helpers += self._division.begin(tasks, self._rebalance.start_soon)
                 taking_part = tasks.create_task(self._take_part(), name=f"rebalance:{self.group}")
                 await self._stopping.wait()
                 if self._status.state == "starting":  # no queues yet; joining may wait for unreachable servers
@@ -283,7 +283,7 @@ class PushConsumer(Consumer):
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self.context.subscriptions.values())
         await check_kinds(self._client, topics)
-        errors = (await self._client.heartbeat.beat()).values()
+        errors = (await self._client.heartbeat.send_heartbeats()).values()
         is_reported = any(error is not None and error.is_reported for error in errors)
         if retry_topic(self.group) in self.context.subscriptions:
             await self._learn_route(retry_topic(self.group), is_reported=is_reported)  # the first heartbeat creates it
@@ -301,4 +301,4 @@ class PushConsumer(Consumer):
 
     def _routes_changed(self, topics: frozenset[str]) -> None:
         if topics & self.context.subscriptions.keys():
-            self._rebalance.soon()
+            self._rebalance.start_soon()

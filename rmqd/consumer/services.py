@@ -113,7 +113,7 @@ class OffsetWatcher(Protocol):
     def set_back(self, offset: int) -> None:
         """Called when an operator reset the stored offset to `offset` and no pull response will report it."""
 
-    def overlapped(self, messages: int) -> None:
+    def count_handled_twice(self, messages: int) -> None:
         """Called when this number of messages was finished both here and by another member."""
 
 

@@ -322,7 +322,7 @@ class Daemon:
         self.config, self.access = config, access
         for group in self.held.keys() - (config.groups.keys() - set(changes.started)):
             del self.held[group]
-        for group in changes.restarted:  # the restart has loaded the current code
+        for group in changes.restarted:  # these groups have just loaded the current code
             await self._release(group)
         configure_log(config)
         return ReloadReport(changes)

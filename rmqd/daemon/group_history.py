@@ -21,7 +21,7 @@ import structlog
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.counters import RATES, rates_between, totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, TopicSnapshot
-from rmqd.daemon.groups.group_engine import HostView, merge_processes
+from rmqd.daemon.groups.group_engine import HostSnapshot, merge_processes
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.histogram import HistogramSnapshot
@@ -106,7 +106,7 @@ _DIGITS: Final = re.compile(r"\d+")
 
 
 @dataclass(slots=True)
-class PastFinding:
+class PastProblem:
     """One problem and its stalled queues; no queues if it concerns the group. Times are Unix seconds."""
 
     problem: Problem
@@ -132,14 +132,14 @@ class PastFinding:
 class FindingLog:
     """The findings of one group: the active ones, and the last ones that ended."""
 
-    _active: dict[_Key, PastFinding] = field(default_factory=dict)
-    _ended: deque[PastFinding] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
+    _active: dict[_Key, PastProblem] = field(default_factory=dict)
+    _ended: deque[PastProblem] = field(default_factory=lambda: deque(maxlen=MAX_ENDED))
 
     def observe(self, group: GroupSnapshot, now: float) -> None:
         """Update the findings from a snapshot of this Unix time."""
         seen = dict(_found(group))
         for key, (problem, queues) in seen.items():
-            finding = self._active.setdefault(key, PastFinding(problem, now))
+            finding = self._active.setdefault(key, PastProblem(problem, now))
             finding.problem, finding.queues = problem, queues
         for key in self._active.keys() - seen.keys():
             finding = self._active.pop(key)
@@ -204,7 +204,7 @@ class _Record:
 class HistoryRecorder:
     """Records the groups of a daemon. `run` adds the points."""
 
-    def __init__(self, clock: Clock, view: Callable[[], Awaitable[HostView]]) -> None:
+    def __init__(self, clock: Clock, view: Callable[[], Awaitable[HostSnapshot]]) -> None:
         self._clock = clock
         self._view = view
         self._records: dict[str, _Record] = {}
@@ -224,7 +224,7 @@ class HistoryRecorder:
         """Add one point now."""
         self.take(await self._view())
 
-    def take(self, view: HostView) -> None:
+    def take(self, view: HostSnapshot) -> None:
         """Add a point for every group of this view. Groups that are no longer configured are dropped."""
         groups = merge_processes(view.processes, view.past).groups if view.processes else ()
         now, at = self._clock.wall(), self._clock.monotonic()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rmqd.broker.store.message_store import Arrival
+from rmqd.broker.store.message_store import StoredArrival
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_REASON
@@ -73,7 +73,7 @@ class DemoEnd:
     text: str = ""
 
 
-KEPT: Final = 40  # newest entries of each list
+MAX_LISTED: Final = 40  # newest entries of each list
 MAX_REASONS: Final = 1000  # counted separately; all others are counted together
 OTHER_REASONS: Final = "other reasons"
 # Bounds of the ages in seconds, each 2 % above the previous one, which is the precision of percentiles.
@@ -109,16 +109,16 @@ class DeadLettered:
     reason: str
 
 
-class Ledger:
-    """Records messages from the broker (`arrived`) and the group (`hook`)."""
+class DemoLedger:
+    """Records the demo's messages: as the broker stores them (`arrived`), and as the group handles them (`hook`)."""
 
     def __init__(self, group: str, clock: Clock) -> None:
         self.ends: Counter[tuple[str, int]] = Counter()
         """The end of each queue, by topic and queue id."""
-        self.dead_letters: deque[DeadLettered] = deque(maxlen=KEPT)
+        self.dead_letters: deque[DeadLettered] = deque(maxlen=MAX_LISTED)
         self.reasons: Counter[str] = Counter()
         """Dead letters by reason."""
-        self.handled: deque[HandledOrder] = deque(maxlen=KEPT)
+        self.handled: deque[HandledOrder] = deque(maxlen=MAX_LISTED)
         self.ages = Histogram(AGE_BOUNDS)
         """Seconds from the storage of a message to the end of its first handling."""
         self.hook = Hook("demo", after_batch=self._after_batch)
@@ -135,7 +135,7 @@ class Ledger:
         """The number of the group's dead letters."""
         return self.stored(self._dlq_topic)
 
-    def arrived(self, arrival: Arrival) -> None:
+    def arrived(self, arrival: StoredArrival) -> None:
         """Called by the broker's store for each message."""
         self.ends[arrival.topic, arrival.queue_id] = arrival.queue_offset + 1
         if arrival.topic == self._dlq_topic:
@@ -200,7 +200,7 @@ HOPELESS_EVERY, FIRST_HOPELESS = 240, 40
 HOPELESS_FAILURES: Final = 99
 
 ORDERS_PER_SECOND: Final = 40.0
-SWING: Final = 0.3  # the rate rises and falls by this share
+RATE_SWING: Final = 0.3  # the rate rises and falls by this share
 SWING_SECONDS: Final = 23.0
 FIRST_BURST_SECONDS: Final = 5.0
 BURST_EVERY_SECONDS: Final = 20.0
@@ -257,7 +257,7 @@ _POISONS: Final[tuple[Callable[[str], str], ...]] = (
 def orders_due(elapsed_seconds: float) -> float:
     """Return how many orders are due by then: a steady stream that rises and falls, with bursts on top."""
     phase = 2 * math.pi * elapsed_seconds / SWING_SECONDS
-    steady = ORDERS_PER_SECOND * (elapsed_seconds + SWING * SWING_SECONDS / (2 * math.pi) * (1 - math.cos(phase)))
+    steady = ORDERS_PER_SECOND * (elapsed_seconds + RATE_SWING * SWING_SECONDS / (2 * math.pi) * (1 - math.cos(phase)))
     since = elapsed_seconds - FIRST_BURST_SECONDS
     if since < 0:
         return steady

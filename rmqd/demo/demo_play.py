@@ -34,9 +34,9 @@ from rmqd.consumer.hooks import HookContext
 from rmqd.daemon.groups.group_engine import LocalEngine
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
-from rmqd.demo.demo_orders import DemoEnd, DemoOptions, HandledOrder, Ledger, OrderProducer, Orders, handled_orders
-from rmqd.demo.demo_screen import DemoScreen, Summary
-from rmqd.demo.demo_view import DemoFigures, Observer, Setting
+from rmqd.demo.demo_orders import DemoEnd, DemoLedger, DemoOptions, HandledOrder, OrderProducer, Orders, handled_orders
+from rmqd.demo.demo_screen import DemoScreen, DemoSummary
+from rmqd.demo.demo_view import DemoFigures, DemoObserver, Setting
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.handler_api.batch import Batch, leaves_of
 from rmqd.plugins.model_options import load_runnable
@@ -48,7 +48,7 @@ from rmqd.wire.topics import SUBSCRIPTION_ALL
 POLL_SECONDS: Final = 0.02
 
 
-class Stage:
+class DemoGroup:
     """One group of `config`, a producer for its topics, and the ledger. Raises ConfigError; starts nothing."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Stage:
         [(self.group, settings)] = config.groups.items()
         topics = tuple(settings.subscriptions)
         nameservers = (rocketmq.nameserver,)
-        self.ledger = Ledger(self.group, clock)
+        self.ledger = DemoLedger(self.group, clock)
         self.groups = LocalGroups(
             config.model_copy(update={"nameserver": nameservers}),
             LocalEngine(clock, (self.ledger.hook,)),  # used on the local engine only; Spark reports instead
@@ -66,7 +66,7 @@ class Stage:
         )
         self._client = ClientInstance(ClientOptions(nameservers=nameservers))
         self.producer = OrderProducer(self._client, Orders(topics, seed), messages)
-        self._observer = Observer(topics, self.producer, self.ledger)
+        self._observer = DemoObserver(topics, self.producer, self.ledger)
         self._topics = topics
         self._clock = clock
         self._began = clock.monotonic()
@@ -104,8 +104,8 @@ class Stage:
 
 
 LOOPBACK: Final = "127.0.0.1"
-PORT: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
-MAX_BYTES: Final = 1024  # bytes of a body that are sent to the view
+PORT_VARIABLE: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
+MAX_BODY_BYTES: Final = 1024  # bytes of a body that are sent to the view
 
 
 def install_reporter(folder: Path) -> None:
@@ -120,7 +120,7 @@ class DemoReporter:
     """The hook: sends the outcome of each message."""
 
     def __init__(self) -> None:
-        self._address = LOOPBACK, int(os.environ.get(PORT, "0"))
+        self._address = LOOPBACK, int(os.environ.get(PORT_VARIABLE, "0"))
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._clock = SystemClock()
@@ -136,26 +136,26 @@ class DemoReporter:
 
 def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
     for order, age in handled_orders(batch, context, now):
-        body = base64.b64encode(order.body[:MAX_BYTES]).decode()
+        body = base64.b64encode(order.body[:MAX_BODY_BYTES]).decode()
         yield json.dumps([order.key, order.tag, body, order.attempt, order.verdict, age]).encode()
 
 
 @asynccontextmanager
-async def reports_received(ledger: Ledger) -> AsyncIterator[None]:
+async def reports_received(ledger: DemoLedger) -> AsyncIterator[None]:
     """Record the reports of reporters in the ledger during the block. Raises OSError."""
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Receiver(ledger), local_addr=(LOOPBACK, 0)
     )
-    os.environ[PORT] = str(transport.get_extra_info("sockname")[1])
+    os.environ[PORT_VARIABLE] = str(transport.get_extra_info("sockname")[1])
     try:
         yield
     finally:
-        del os.environ[PORT]
+        del os.environ[PORT_VARIABLE]
         transport.close()
 
 
 class _Receiver(asyncio.DatagramProtocol):
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: DemoLedger) -> None:
         self._ledger = ledger
 
     def datagram_received(self, data: bytes, addr: tuple[str | Any, int]) -> None:
@@ -171,7 +171,7 @@ class _Receiver(asyncio.DatagramProtocol):
 
 log = structlog.get_logger(__name__)
 
-SAMPLE: Final = Path(__file__).parent / "rmqd.yaml"
+SAMPLE_CONFIG: Final = Path(__file__).parent / "rmqd.yaml"
 PLACEHOLDER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configuration files need no address
 QUEUES: Final = 4
 DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
@@ -193,13 +193,13 @@ def play(options: DemoOptions, directory: Path, log_file: Path, screen: DemoScre
         install_reporter(directory)
         sys.path.append(str(directory))
     config = read_group(options).model_copy(update={"state_dir": str(directory)})
-    return run_in_loop(Play(config, options, log_file, screen).run())
+    return run_in_loop(RunningDemo(config, options, log_file, screen).run())
 
 
 def read_group(options: DemoOptions) -> RootConfig:
     """Return a configuration with only the shown group: the first, if none is given. Raises ConfigError."""
     overrides = [f"nameserver={PLACEHOLDER}", "nameserver_url="]
-    path, group = options.config or SAMPLE, options.group
+    path, group = options.config or SAMPLE_CONFIG, options.group
     if options.engine == SPARK:
         group = group or next(iter(load_config(path, overrides).groups))
         overrides += [f"groups.{group}.engine={SPARK}", f"groups.{group}.spark.master={SPARK_MASTER}"]
@@ -216,7 +216,7 @@ def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
     return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
 
 
-class Play:
+class RunningDemo:
     """All parts of the demo, in this process. They end with it."""
 
     def __init__(self, config: RootConfig, options: DemoOptions, log_file: Path, screen: DemoScreen) -> None:
@@ -246,16 +246,16 @@ class Play:
             log.critical("demo.failed", exc_info=error)
             return DemoEnd(ExitCode.FAILURE, f"rmqd demo: {leaves_of(error)[0]!r}; log: {self._log_file}")
 
-    async def _broker(self) -> Summary:
+    async def _broker(self) -> DemoSummary:
         options, cpu_seconds = self._options, time.process_time()
         async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
-            stage = Stage(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
+            stage = DemoGroup(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
             settle_garbage_collection()
             async with reports_received(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
                 await self._perform(
                     stage, Setting(self._group, rocketmq.nameserver, str(self._log_file), is_on_spark=self._is_on_spark)
                 )
-            return Summary(
+            return DemoSummary(
                 stage.figures("ended"),
                 stage.ledger.ages.snapshot(),
                 stage.ledger.reasons,
@@ -266,7 +266,7 @@ class Play:
                 is_on_spark=self._is_on_spark,
             )
 
-    async def _perform(self, stage: Stage, setting: Setting) -> None:
+    async def _perform(self, stage: DemoGroup, setting: Setting) -> None:
         async with asyncio.TaskGroup() as tasks:
             showing = tasks.create_task(self._keep_showing(stage, setting), name="view")
             running = tasks.create_task(stage.groups.run(), name="group")
@@ -294,17 +294,17 @@ class Play:
                 await stage.leave()
             showing.cancel()
 
-    async def _keep_showing(self, stage: Stage, setting: Setting) -> None:
+    async def _keep_showing(self, stage: DemoGroup, setting: Setting) -> None:
         while True:
             self._show(stage, setting)
             await asyncio.sleep(self._screen.interval_seconds)
 
-    def _enter(self, state: str, stage: Stage, setting: Setting) -> None:
+    def _enter(self, state: str, stage: DemoGroup, setting: Setting) -> None:
         """Show the next phase of the end, however short it is."""
         self._state = state
         self._show(stage, setting)
 
-    def _show(self, stage: Stage, setting: Setting) -> None:
+    def _show(self, stage: DemoGroup, setting: Setting) -> None:
         if self._is_unseen:
             return
         try:

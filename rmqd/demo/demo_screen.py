@@ -13,7 +13,7 @@ from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.live_screen import AlternateScreen
 from rmqd.runtime.plain_text import age
 
-DUMB: Final = ("", "dumb", "unknown")
+DUMB_TERMINALS: Final = ("", "dumb", "unknown")
 
 
 class LiveScreen:
@@ -87,7 +87,7 @@ more.
 
 def screen_for(stream: TextIO) -> DemoScreen:
     """Return the screen for the stream. Only the stream counts, not rich's variables, which CI systems set."""
-    if stream.isatty() and os.environ.get("TERM", "") not in DUMB:
+    if stream.isatty() and os.environ.get("TERM", "") not in DUMB_TERMINALS:
         return LiveScreen(stream)
     return PlainScreen(stream)
 
@@ -97,7 +97,7 @@ REASON_WIDTH: Final = 69
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DemoSummary:
     """The last figures, and figures of the whole run. Ages are of first attempts, in seconds."""
 
     figures: DemoFigures

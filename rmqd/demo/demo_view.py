@@ -19,12 +19,12 @@ from rich.text import Text
 
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
 from rmqd.daemon.http.status_view import style_of
-from rmqd.demo.demo_orders import DeadLettered, HandledOrder, Ledger, OrderProducer
-from rmqd.runtime.live_screen import picture_of
+from rmqd.demo.demo_orders import DeadLettered, DemoLedger, HandledOrder, OrderProducer
+from rmqd.runtime.live_screen import fill_screen
 from rmqd.runtime.plain_text import age
 
 SAMPLE_SECONDS: Final = 0.5
-SAMPLES: Final = 400  # more samples than the widest terminal has columns
+MAX_SAMPLES: Final = 400  # more samples than the widest terminal has columns
 RATE_SECONDS: Final = 2.0
 
 
@@ -87,15 +87,15 @@ class _Sample(NamedTuple):
     lag: int
 
 
-class Observer:
+class DemoObserver:
     """Makes figures from the demo's parts."""
 
-    def __init__(self, topics: Collection[str], producer: OrderProducer, ledger: Ledger) -> None:
+    def __init__(self, topics: Collection[str], producer: OrderProducer, ledger: DemoLedger) -> None:
         self._topics = topics
         self._producer = producer
         self._ledger = ledger
         self._positions: dict[tuple[str, int], int] = {}
-        self._samples: deque[_Sample] = deque([_Sample(0.0, 0, 0, 0)], maxlen=SAMPLES)
+        self._samples: deque[_Sample] = deque([_Sample(0.0, 0, 0, 0)], maxlen=MAX_SAMPLES)
         self._max_lag = 0
 
     def committed(self, topic: str, queue: int, offset: int) -> None:
@@ -196,11 +196,11 @@ def one_line(text: str) -> str:
     return "".join(character if character.isprintable() else " " for character in text)
 
 
-NARROW: Final = 55
-WIDE: Final = 119
-LEFT: Final = 56  # width of the queues if the handled orders are next to them
+MIN_TOTALS_WIDTH: Final = 55
+MIN_TWO_COLUMNS_WIDTH: Final = 119
+LEFT_WIDTH: Final = 56  # width of the queues if the handled orders are next to them
 ROOMY: Final = 20  # a view with at least this many lines has room for an empty one
-FEWEST_LISTED: Final = 3  # a list with fewer lines is not shown
+MIN_LIST_LINES: Final = 3  # a list with fewer lines is not shown
 KEY_WIDTH: Final = 12
 GAP: Final = "  "
 DELAYS: Final = "2s, 3s, 4s"  # the delays of retries, from the third delay level of the demo's broker on
@@ -239,16 +239,16 @@ def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -
     body = height - len(end)
     lines = [*_head(setting, figures, width), *_meters(figures, width, size.ascii_only)]
     rest = body - len(lines)
-    queues = _queues(figures, min(width, LEFT))
-    if width >= WIDE:
-        beside = _handled(figures, width - LEFT, max(len(queues), min(rest * 2 // 3, rest - 6)))
+    queues = _queues(figures, min(width, LEFT_WIDTH))
+    if width >= MIN_TWO_COLUMNS_WIDTH:
+        beside = _handled(figures, width - LEFT_WIDTH, max(len(queues), min(rest * 2 // 3, rest - 6)))
         lines += _side_by_side(queues, beside)
     elif len(queues) <= rest:
         lines += queues
         rest -= len(queues)
         lines += _handled(figures, width, rest - min(rest // 2, 1 + max(1, len(figures.dead_letters))))
     lines += _dead_letters(figures, width, body - len(lines))
-    return picture_of(lines, end, height)
+    return fill_screen(lines, end, height)
 
 
 def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
@@ -274,7 +274,7 @@ def _meters(figures: DemoFigures, width: int, ascii_only: bool) -> list[Text]:
         ("waiting for a retry", account.waiting, "magenta" if account.waiting else ""),
         ("dead letters", account.dead_letters, "red" if account.dead_letters else ""),
     ]
-    right = 1 + max(len(label) for label, _, _ in totals) + 9 if width >= NARROW else 0
+    right = 1 + max(len(label) for label, _, _ in totals) + 9 if width >= MIN_TOTALS_WIDTH else 0
     room = max(0, width - 18 - right - 2)
     rows = [
         ("in", f"{figures.in_rate:.0f}/s", figures.in_history, "cyan"),
@@ -309,13 +309,13 @@ def _queues(figures: DemoFigures, width: int) -> list[Text]:
 
 
 def _handled(figures: DemoFigures, width: int, height: int) -> list[Text]:
-    if height < FEWEST_LISTED:
+    if height < MIN_LIST_LINES:
         return []
     lines = [Text(" LAST HANDLED", "dim")]
     for one in figures.handled[: height - 2]:
         customer, amount = one.described()
         line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
-        if width >= NARROW:
+        if width >= MIN_TOTALS_WIDTH:
             line.append(set_cell_size(one_line(customer), max(8, min(20, width - 50))) + f"{amount:>11}" + GAP)
         line.append(set_cell_size(one.tag, 10), "dim")
         line.append(one.verdict, VERDICT_STYLES[one.verdict])
@@ -324,7 +324,7 @@ def _handled(figures: DemoFigures, width: int, height: int) -> list[Text]:
 
 
 def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
-    if height < FEWEST_LISTED - 1:
+    if height < MIN_LIST_LINES - 1:
         return []
     lines = [Text(" DEAD LETTERS", "dim")]
     for one in figures.dead_letters[: height - 1]:
@@ -336,7 +336,7 @@ def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
 def _side_by_side(left: Sequence[Text], right: Sequence[Text]) -> Iterable[Text]:
     for one, other in zip_longest(left, right, fillvalue=Text()):
         line = one.copy()
-        line.truncate(LEFT, pad=True)
+        line.truncate(LEFT_WIDTH, pad=True)
         yield Text.assemble(line, other)
 
 

@@ -154,14 +154,14 @@ class Batch(Sequence["Message"]):
             one = decided.get(place, ACK)
             # an outcome that rmqd itself decided, such as AGAIN, is not changed
             if one.error is None and one.outcome is not Outcome.AGAIN:
-                self.overrule(place, ACK if place <= index else retry)
+                self.replace_decision(place, ACK if place <= index else retry)
 
     def decide(self, index: int, decision: Decision) -> None:
         """Decide about the message at this index, unless the handler has decided. For code around a handler."""
         if index not in self.decisions():
-            self.overrule(index, decision)
+            self.replace_decision(index, decision)
 
-    def overrule(self, index: int, decision: Decision | None) -> None:
+    def replace_decision(self, index: int, decision: Decision | None) -> None:
         """Decide about the message at this index, replacing an earlier decision. None removes the decision."""
         if self.decided is None:
             self.decided = {}
@@ -170,11 +170,11 @@ class Batch(Sequence["Message"]):
         else:
             self.decided[index] = decision
         if (whole := getattr(self, "_whole", None)) is not None:
-            whole.overrule(whole._index_of(self._messages[index]), decision)
+            whole.replace_decision(whole._index_of(self._messages[index]), decision)
 
     def part(self, indexes: Sequence[int]) -> Batch:
         """Return a batch of some of these messages, all undecided. Decisions there also apply here."""
-        part = self.like([self._messages[index] for index in indexes])
+        part = self.with_messages([self._messages[index] for index in indexes])
         part._whole = self
         return part
 
@@ -237,12 +237,12 @@ class Batch(Sequence["Message"]):
             "here, return to acknowledge the batch, or use batch.ack(message) and batch.retry(message)"
         )
 
-    def like(self, messages: list[Message]) -> Batch:
+    def with_messages(self, messages: list[Message]) -> Batch:
         """Return a batch of this kind with other messages of the queue."""
         return Batch(messages, self.message_queue)
 
     def _decide(self, message: Message, decision: Decision) -> None:
-        self.overrule(self._index_of(message), decision)
+        self.replace_decision(self._index_of(message), decision)
 
     def _index_of(self, message: Message) -> int:
         if self._positions is None:
@@ -292,7 +292,7 @@ class OrderlyBatch(Batch):
             self.decide(index, AGAIN)
         return True
 
-    def like(self, messages: list[Message]) -> Batch:
+    def with_messages(self, messages: list[Message]) -> Batch:
         return type(self)(self._lease, messages, self.message_queue)
 
 

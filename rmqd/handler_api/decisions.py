@@ -197,17 +197,17 @@ def decision_of(error: BaseException | None) -> Decision:
     if (seconds := wait_seconds(error)) is not None:
         return Decision(Outcome.AGAIN, seconds=seconds)
     if isinstance(error, Retry):
-        return Decision(Outcome.RETRY, delay_level=asked(error, "delay_level", checked_level))
+        return Decision(Outcome.RETRY, delay_level=checked_field(error, "delay_level", checked_level))
     if isinstance(error, AlreadyHandled):
         return ACK
     if isinstance(error, DeadLetter):
-        return Decision(Outcome.DEAD_LETTER, reason=asked(error, "reason", reason_text) or "")
+        return Decision(Outcome.DEAD_LETTER, reason=checked_field(error, "reason", reason_text) or "")
     return Decision(Outcome.RETRY)
 
 
 def wait_seconds(error: BaseException) -> float | None:
     """Return how long messages wait for another system, if the exception says so, else None."""
-    seconds = asked(error, WAIT, checked_seconds)
+    seconds = checked_field(error, WAIT, checked_seconds)
     return None if seconds is None else max(float(seconds), _MIN_WAIT_SECONDS)
 
 
@@ -216,7 +216,7 @@ def _strictness(decision: Decision) -> tuple[int, float]:
     return _BY_STRICTNESS.index(decision.outcome), float("inf") if level == -1 else level
 
 
-def asked(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
+def checked_field(error: BaseException, name: str, check: Callable[[object], T]) -> T | None:
     """Return a checked attribute of a handler's exception; None if it is missing or invalid."""
     try:
         return check(getattr(error, name))

@@ -88,7 +88,7 @@ def call_limit(settings: GroupConfig) -> CallLimit | None:
         return None
     plugin, options = _plugin_and_options(handler)
     limit = plugin.call_limit(options)
-    return limit if limit is not None and limit.calls < handler.most_calls else None
+    return limit if limit is not None and limit.calls < handler.max_calls else None
 
 
 def find_plugin(name: str) -> HandlerPlugin:

@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
 from rmqd.handler_api.batch import LoadedHandler, raise_returned
 from rmqd.handler_api.typed.decoders import Decoder, decoder_of
-from rmqd.handler_api.typed.signatures import TypedHandler, is_around_typed, is_async, parameters_of, room, yields
+from rmqd.handler_api.typed.signatures import TypedHandler, arity, is_around_typed, is_async, parameters_of, yields
 from rmqd.handler_api.typed.typed_calls import TypedCalls
 from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of
 from rmqd.plugins.entry_points import why
@@ -118,7 +118,7 @@ class TypedForm:
         if self.form.named("options") is not None:
             yield handler.function, handler.names
         for dependency in self.form.dependencies.values():
-            for make in dependency.takers_of_options():
+            for make in dependency.functions_with_options():
                 yield make, {}
 
 
@@ -242,7 +242,7 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
 
 def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str) -> None:
     try:
-        required, most = room(target)
+        required, most = arity(target)
     except ValueError as error:
         raise _misfit(str(error)) from None
     if required > arguments or most < arguments:

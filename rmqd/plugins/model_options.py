@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from rmqd.client.client_options import TraceOptions
-from rmqd.config.load import Loading, source_of
+from rmqd.config.load import ConfigProblems, source_of
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.problems import ConfigProblem
-from rmqd.config.reading.config_source import Source
+from rmqd.config.reading.config_source import ConfigFiles
 from rmqd.config.rules.group_rules import run_findings
 from rmqd.consumer.consumer_options import (
     CanaryOptions,
@@ -48,9 +48,11 @@ def load_runnable(
     return runnable(source_of(path, overrides, environ=environ), groups=groups, environ=environ)
 
 
-def runnable(source: Source, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ) -> RootConfig:
+def runnable(
+    source: ConfigFiles, *, groups: Collection[str] = (), environ: Mapping[str, str] = os.environ
+) -> RootConfig:
     """Return the checked configuration from files that were already read."""
-    loading = Loading(source, environ)
+    loading = ConfigProblems(source, environ)
     search_again()
     loading.add(run_findings(loading.config, groups))
     for name, group in loading.config.groups.items():
@@ -87,7 +89,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "subscriptions": {wrap_namespace(topic, namespace): one for topic, one in settings.subscriptions.items()},
         "consume_timestamp_ms": settings.consume_timestamp_ms(),
         "allocate_strategy": load_strategy(name, settings, namespace),
-        "concurrency": (settings.handler.processes or settings.handler.most_calls) if settings.handler else 1,
+        "concurrency": (settings.handler.processes or settings.handler.max_calls) if settings.handler else 1,
         "auto_concurrency": settings.handler is not None and settings.handler.concurrency == "auto",
         "failures": _failures(settings),
         "circuit": CircuitOptions(**dict(circuit)) if circuit.is_on else None,

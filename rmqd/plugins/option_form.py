@@ -102,8 +102,8 @@ class OptionsForm:
 
     @classmethod
     def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
-        """Inspect a callable with `place` arguments before its options. Raises ValueError, as `room` does."""
-        needs, most = signatures.room(target, ("options",))
+        """Inspect a callable with `place` arguments before its options. Raises ValueError, as `arity` does."""
+        needs, most = signatures.arity(target, ("options",))
         taken = signatures.options_parameter(target, place)
         if taken is None:
             defaults = (one.name for one in signatures.parameters_of(target)[place:] if one.default is not one.empty)
@@ -115,7 +115,7 @@ class OptionsForm:
 
     @classmethod
     def of_function(cls, target: Callable[..., Any], place: int, expected: str) -> OptionsForm:
-        """Inspect a function of `place` arguments and perhaps options. Raises PluginFaultError for other functions."""
+        """Inspect a function of `place` arguments that may also take options. Raises PluginFaultError for any other."""
         try:
             form = cls.of(target, place)
         except ValueError as error:

@@ -10,21 +10,21 @@ import structlog
 from pydantic import Field, model_validator
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, may_pass
+from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, may_retry
 from rmqd.config.model.forms import setting
 from rmqd.config.model.root_model import ClusterConfig
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import MessageIllegalError
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.decisions import WAIT
-from rmqd.runtime.clock import doubled, spread
+from rmqd.runtime.clock import backoff_of, jittered
 from rmqd.runtime.value_kinds import Duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import SHARDING_KEY, UNIQ_KEY
 from rmqd.wire.topics import wrap_namespace
 
-HOPS: Final = "RMQD_HOPS"
+HOPS_PROPERTY: Final = "RMQD_HOPS"
 """The property that counts how often a message was forwarded."""
 
 
@@ -34,7 +34,7 @@ MAX_HOPS: Final = 9999
 
 def hops(message: Message) -> int:
     """Return how often the message was forwarded before; 0 if its property is not a number."""
-    said = message.properties.get(HOPS, "")
+    said = message.properties.get(HOPS_PROPERTY, "")
     if not (said.isascii() and said.isdigit()):
         return 0
     return int(said) if len(said) <= len(str(MAX_HOPS)) else MAX_HOPS
@@ -45,7 +45,7 @@ def copy_of(message: Message, topic: str) -> OutgoingMessage:
     return OutgoingMessage(
         topic,
         bytes(message.body),
-        properties={**message.own_properties, HOPS: str(hops(message) + 1), UNIQ_KEY: message.msg_id},
+        properties={**message.own_properties, HOPS_PROPERTY: str(hops(message) + 1), UNIQ_KEY: message.msg_id},
         flag=message.flag,
         born_timestamp_ms=message.born_timestamp,
     )
@@ -166,8 +166,8 @@ class RocketMq:
                 return
             except RmqdError as error:
                 tries += 1
-                pause_seconds = spread(doubled(FIRST_SECONDS, tries, MAX_SECONDS))
-                if not may_pass(error, self._served) or loop.time() + pause_seconds > until:
+                pause_seconds = jittered(backoff_of(FIRST_SECONDS, tries, MAX_SECONDS))
+                if not may_retry(error, self._served) or loop.time() + pause_seconds > until:
                     raise
                 log.warning("forward.retried", topic=copy.topic, error=str(error))
             await asyncio.sleep(pause_seconds)

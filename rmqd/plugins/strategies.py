@@ -29,11 +29,11 @@ from rmqd.config.model.group_model import BROKER, GroupConfig
 from rmqd.config.problems import ConfigFinding, KeyPath
 from rmqd.consumer import allocate
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, checked, wrapped
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, with_checks, wrapped
 from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import Batch, LoadedHandler
-from rmqd.handler_api.typed.signatures import is_async, room, yields
+from rmqd.handler_api.typed.signatures import arity, is_async, yields
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
     faults_located,
@@ -64,7 +64,7 @@ def middleware_faults(names: Sequence[str]) -> Iterator[ConfigFinding]:
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
     """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
-    inside = checked(handler) if made else handler
+    inside = with_checks(handler) if made else handler
     for name, call in zip(reversed(names), reversed(made), strict=True):
         inside = wrapped(inside, partial(_around_async, name, call) if handler.is_async else partial(_around, call))
     return with_parts(inside, [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made])
@@ -77,7 +77,7 @@ def _find(name: str) -> Any:
     if inspect.isclass(target):
         call, arguments = next((vars(one)["__call__"] for one in target.__mro__ if "__call__" in vars(one)), None), 3
     try:
-        required, most = room(call) if callable(call) else (0, 0)
+        required, most = arity(call) if callable(call) else (0, 0)
     except ValueError as error:
         raise plugin_fault(f"{name} {error}; expected {_ACCEPTED}") from None
     if required > arguments or most < arguments or yields(call):

@@ -33,7 +33,7 @@ STOP_SECONDS: Final = 30.0
 EXIT_SECONDS: Final = 30.0  # limit for the end of a child that has closed its socket
 STACKS_SECONDS: Final = 2.0  # limit until a hung child has written its stacks
 # limit for responses in transit if the child has ended, but a process that it started still holds the socket
-LEFT_OPEN_SECONDS: Final = 0.5
+OUTPUT_TIMEOUT_SECONDS: Final = 0.5
 STACKS_SIGNAL: Final = signal.SIGUSR2
 """Makes a child write the stacks of all its threads."""
 _POLL_SECONDS: Final = 0.02
@@ -292,7 +292,7 @@ class ChildProcess(Generic[Snapshot]):
             return f"did not end in {duration(STOP_SECONDS)}"
         finally:
             await self.dispose()
-        return how_it_ended(code) if code else None
+        return describe_exit(code) if code else None
 
     def kill(self) -> None:
         """Kill the child and the rest of its process group."""
@@ -327,11 +327,11 @@ class ChildProcess(Generic[Snapshot]):
     async def how(self) -> str:
         """Return how the child ended. Its socket is closed, so it has ended or will end soon."""
         await asyncio.wait((self.reading,), timeout=EXIT_SECONDS)
-        return self.how_now()
+        return self.describe_current_end()
 
-    def how_now(self) -> str:
+    def describe_current_end(self) -> str:
         """Return how it ended, as far as that is already known."""
-        return how_it_ended(self.reading.result()) if self.reading.done() else "closed its socket to rmqd"
+        return describe_exit(self.reading.result()) if self.reading.done() else "closed its socket to rmqd"
 
     def __del__(self) -> None:
         os.close(self._faults)  # not earlier, because `faults` is called after the child's end
@@ -365,7 +365,7 @@ class ChildProcess(Generic[Snapshot]):
         end, which hides the child's end.
         """
         await self._process.wait()
-        await asyncio.wait((self.reading,), timeout=LEFT_OPEN_SECONDS)
+        await asyncio.wait((self.reading,), timeout=OUTPUT_TIMEOUT_SECONDS)
         self.kill()
         self._channel.abort()
 
@@ -373,7 +373,7 @@ class ChildProcess(Generic[Snapshot]):
         return ChildGoneError(f"the {self.name} with pid {self.pid} ended")
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Return an exit code in words that follow the process's name."""
     if code >= 0:
         return f"ended with exit code {code}"

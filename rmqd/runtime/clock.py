@@ -88,7 +88,7 @@ _Key = tuple[Clock, float]  # the clock and length of a tick
 _Wait = tuple["asyncio.Future[None]", Callable[[], bool]]
 _Ticks = dict[_Key, list[_Wait]]  # the waits for the next tick
 _TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Ticks]()
-WOKEN_AT_ONCE: Final = 50  # tasks between two turns of the event loop
+TASKS_PER_TURN: Final = 50  # tasks between two turns of the event loop
 
 
 async def tick(clock: Clock, seconds: float, skip: Callable[[], bool] = lambda: False) -> None:
@@ -114,7 +114,7 @@ def _add(ticks: _Ticks, key: _Key, wait: _Wait) -> None:
 
 
 def _wake(ticks: _Ticks, key: _Key, waits: list[_Wait]) -> None:
-    for future, skip in waits[:WOKEN_AT_ONCE]:
+    for future, skip in waits[:TASKS_PER_TURN]:
         if future.done():
             continue
         try:
@@ -126,8 +126,8 @@ def _wake(ticks: _Ticks, key: _Key, waits: list[_Wait]) -> None:
             future.set_result(None)
         else:
             _add(ticks, key, (future, skip))
-    if len(waits) > WOKEN_AT_ONCE:
-        asyncio.get_running_loop().call_soon(_wake, ticks, key, waits[WOKEN_AT_ONCE:])
+    if len(waits) > TASKS_PER_TURN:
+        asyncio.get_running_loop().call_soon(_wake, ticks, key, waits[TASKS_PER_TURN:])
 
 
 class SystemClock:
@@ -156,11 +156,11 @@ RANDOM: Final = random.Random()  # a separate generator, because the program may
 _MAX_DOUBLINGS: Final = 10
 
 
-def doubled(first_seconds: float, times: int, most_seconds: float) -> float:
+def backoff_of(first_seconds: float, times: int, most_seconds: float) -> float:
     """Return the delay after this many failures in a row. It doubles with each failure, up to `most_seconds`."""
     return min(first_seconds * float(1 << min(times - 1, _MAX_DOUBLINGS)), most_seconds)
 
 
-def spread(seconds: float, least: float = 0.75, most: float = 1.25) -> float:
+def jittered(seconds: float, least: float = 0.75, most: float = 1.25) -> float:
     """Return the delay with random jitter, so that clients of one broker do not all retry at once."""
     return seconds * RANDOM.uniform(least, most)

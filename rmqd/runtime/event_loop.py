@@ -33,7 +33,7 @@ from typing import Any, Final, TypeVar
 import structlog
 import uvloop
 
-from rmqd.runtime.kept_reload import KeptReload
+from rmqd.runtime.kept_reload import RememberedReload
 from rmqd.runtime.logs.log_writer import finish_writing
 from rmqd.runtime.plain_text import describe
 
@@ -52,7 +52,7 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
         loop.add_signal_handler(number, on_stop, number)
     loop.add_signal_handler(signal.SIGHUP, on_reload)
     kept = before[signal.SIGHUP]
-    if isinstance(kept, KeptReload) and kept.is_requested:
+    if isinstance(kept, RememberedReload) and kept.is_requested:
         on_reload()
     try:
         yield
@@ -120,7 +120,7 @@ THREAD_PATIENCE_SECONDS = 0.5
 LEFTOVER_SECONDS = 1.0
 
 
-def put_off_garbage_collection() -> None:
+def postpone_gc() -> None:
     """Turn the collector off during the start: imported objects stay, and collections would scan them repeatedly."""
     gc.disable()
 
@@ -136,10 +136,10 @@ def settle_garbage_collection() -> None:
     gc.set_threshold(GC_THRESHOLD, 20, 50)
 
 
-SLICE: Final = 200
+SLICE_SIZE: Final = 200
 
 
-async def slices(items: Iterable[T], size: int = SLICE) -> AsyncIterator[list[T]]:
+async def slices(items: Iterable[T], size: int = SLICE_SIZE) -> AsyncIterator[list[T]]:
     """Yield the items in lists of `size`, with a turn of the event loop after each, so that long work blocks nothing.
 
     A generator as `items` computes each item in the turn that yields it.
@@ -179,7 +179,7 @@ def close_loop(loop: asyncio.AbstractEventLoop, patience_seconds: float) -> None
     loop.close()
 
 
-def keep_running(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
+def run_loop_until(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
     """Run the loop until `is_over`. The code that makes it true also stops the loop.
 
     Handlers run in this loop and may stop it, with `loop.stop()` or with a task that raises SystemExit or
@@ -207,7 +207,7 @@ def _complete(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]
     task = loop.create_task(work)
     task.add_done_callback(lambda _: loop.stop())
     try:
-        keep_running(loop, task.done)
+        run_loop_until(loop, task.done)
     finally:
         _take_note(task)
     return task.result()
@@ -232,7 +232,7 @@ def _may_come_from_terminal() -> bool:
     return is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def leave(exit_code: int) -> None:
+def exit_process(exit_code: int) -> None:
     """Exit the process without waiting for threads that would keep the interpreter alive."""
     others = [one for one in threading.enumerate() if one is not threading.main_thread() and not one.daemon]
     finish_writing()

@@ -159,6 +159,6 @@ def add_each(one: dict[Any, Any], other: dict[Any, Any]) -> dict[Any, Any]:
     return total
 
 
-def each_once(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
+def unique_values(one: Sequence[Any], other: Sequence[Any]) -> tuple[Any, ...]:
     """Return the values of both, without repetitions."""
     return tuple(dict.fromkeys((*one, *other)))

@@ -84,7 +84,7 @@ class FileWatch:
             path = os.path.join(folder, name)
             try:
                 found = os.stat(path)
-            except OSError:  # removed meanwhile
+            except OSError:  # the file was removed meanwhile
                 continue
             yield path, (found.st_mtime_ns, found.st_size, found.st_ino)
 
@@ -151,7 +151,7 @@ _held: dict[Path, int] = {}
 _turn = threading.Lock()
 
 
-def hold(path: Path) -> None:
+def lock_file(path: Path) -> None:
     """Lock a file and create it if it is missing. A lock that this process already holds stays.
 
     Raises InUseError if another process holds it, and OSError if it cannot be locked at all.
@@ -163,7 +163,7 @@ def hold(path: Path) -> None:
 
 
 def check_unlocked(path: Path) -> None:
-    """Check that a file can be locked, without keeping the lock. Raises like `hold`."""
+    """Check that a file can be locked, without keeping the lock. Raises like `lock_file`."""
     path = path.resolve()
     with _turn:
         if path not in _held:

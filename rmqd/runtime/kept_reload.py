@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class KeptReload:
+class RememberedReload:
     """Remembers a SIGHUP, which would otherwise end the process."""
 
     def __init__(self) -> None:

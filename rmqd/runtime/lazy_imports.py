@@ -42,7 +42,7 @@ class DelayingLoader(SourceFileLoader):
         module.__class__ = UnreadModule
 
     def execute(self, module: ModuleType) -> None:
-        """Import the module after structlog, so that it cannot import structlog with rich."""
+        """Run the module's code, after rmqd's variant of structlog is imported: the module may import structlog."""
         from rmqd.runtime import structlog_without_rich  # noqa: F401
 
         super().exec_module(module)

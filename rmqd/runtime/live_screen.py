@@ -55,7 +55,7 @@ class AlternateScreen:
         self._live.update(picture, refresh=True)
 
 
-def picture_of(lines: Sequence[Text], end: Sequence[Text], height: int) -> Group:
+def fill_screen(lines: Sequence[Text], end: Sequence[Text], height: int) -> Group:
     """Return a picture that fills the terminal's height: lines at the top, and others at its end."""
     room = max(0, height - len(end))
     shown = [*lines[:room], *([Text()] * (room - len(lines))), *end]

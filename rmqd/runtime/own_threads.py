@@ -42,7 +42,7 @@ async def in_own_thread(function: Callable[[], T]) -> T:
     return await _called_in(thread, function)
 
 
-class OneThread:
+class SingleThread:
     """A thread for calls that must share one thread. They run one after another, as with `in_own_thread`."""
 
     def __init__(self, name: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 _name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
 
 
-class RaisedElsewhere:
+class RemoteFailure:
     """Mixed into exceptions that stand for an exception of another process. Has the traceback that Python printed
     there.
     """
@@ -98,7 +98,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _told(error: BaseException) -> str:
-    return error.told_traceback if isinstance(error, RaisedElsewhere) else ""
+    return error.told_traceback if isinstance(error, RemoteFailure) else ""
 
 
 # Control characters, bidirectional controls, other line breaks, invisible characters, lone surrogates. Compiled at the
@@ -173,7 +173,7 @@ known_secrets: Final[dict[str, str]] = {}
 """The replacements of this process's secrets in texts, by the secret."""
 
 
-def hide(secret: object, shown: str = HIDDEN) -> str:
+def hide_secret(secret: object, shown: str = HIDDEN) -> str:
     """Return the replacement of a secret, which `hidden` from now on applies to every text in this process."""
     text = str(secret)
     for one in {text, *text.splitlines()} - {""}:
@@ -188,7 +188,7 @@ def hide_possible_secret(value: str) -> str:
     It is only hidden in other texts if it looks like a key: an operator needs the names of tables and hosts.
     """
     hide_parts(value)
-    return hide(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN
+    return hide_secret(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN
 
 
 def hide_parts(text: str) -> str:
@@ -196,15 +196,15 @@ def hide_parts(text: str) -> str:
 
     def of_url(url: re.Match[str]) -> str:
         start, user, host, path = url["start"], url["user"], url["host"], url["path"] or ""
-        hide((user or "")[:-1].partition(":")[2])
+        hide_secret((user or "")[:-1].partition(":")[2])
         if len(path) > 1:
             for part in re.split("[/?#&=]", path):
                 hide_possible_secret(part)
-            host = hide(f"{host}{path}", f"{host}/{HIDDEN}")
+            host = hide_secret(f"{host}{path}", f"{host}/{HIDDEN}")
         return f"{start}{HIDDEN}@{host}" if user else f"{start}{host}"
 
     for pattern in (_IN_CONFIGURATION, _CREDENTIALS):
-        text = re.sub(pattern, lambda found: found[1] + hide(found[2]), text)
+        text = re.sub(pattern, lambda found: found[1] + hide_secret(found[2]), text)
     return hidden(re.sub(_URL, of_url, text))
 
 

@@ -92,7 +92,7 @@ def _format(amount: float, units: dict[str, int], zero: str) -> str:
 _BARE_WORD: Final = re.compile(r"[\w.-]+")
 
 
-class Substituted(str):
+class EnvText(str):
     """Text from a `${...}`. It may stand for a number or a flag. It may be a secret, so errors do not show it."""
 
     __slots__ = ()
@@ -107,7 +107,7 @@ def wrong(what: str, accepted: str) -> PydanticCustomError:
 
 def show(value: object) -> str:
     """Return a value as error messages show it."""
-    if isinstance(value, Substituted):
+    if isinstance(value, EnvText):
         return "the substituted value"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -123,7 +123,7 @@ def show(value: object) -> str:
 
 def as_list(value: object) -> str:
     """Return how to write a list, for a user who wrote one value: with that value if it is one word and no secret."""
-    given = None if isinstance(value, Substituted | bool) or not isinstance(value, str | int) else str(value)
+    given = None if isinstance(value, EnvText | bool) or not isinstance(value, str | int) else str(value)
     return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
 
 
@@ -249,7 +249,7 @@ class Flag(ValueKind):
     def check(self, value: object) -> bool:
         if isinstance(value, bool):
             return value
-        if isinstance(value, Substituted) and value.lower() in ("true", "false"):
+        if isinstance(value, EnvText) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         raise wrong(f"{show(value)} is neither true nor false", "true or false")
 
@@ -341,7 +341,7 @@ class Size(ValueKind):
     unlimited: bool = False
 
     def check(self, value: object) -> int:
-        if self.unlimited and (value == "-1" if isinstance(value, Substituted) else value == -1):
+        if self.unlimited and (value == "-1" if isinstance(value, EnvText) else value == -1):
             return -1
         try:
             size_bytes = parse_size_bytes(value)
@@ -388,9 +388,9 @@ def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
 def _substituted(value: object, make: Callable[[str], T]) -> object:
     """Return the number in a text from `${...}`, if it is one. Other values are unchanged."""
     with contextlib.suppress(ValueError):
-        return make(value) if isinstance(value, Substituted) else value
+        return make(value) if isinstance(value, EnvText) else value
     return value
 
 
 def _quantity_error(value: object, error: ValueError) -> str:
-    return f"{show(value)} is not valid" if isinstance(value, Substituted | bool | dict | list | None) else str(error)
+    return f"{show(value)} is not valid" if isinstance(value, EnvText | bool | dict | list | None) else str(error)

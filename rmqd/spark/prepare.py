@@ -27,7 +27,7 @@ from rmqd.errors import RmqdError, install_command
 
 PYTHON: Final = "PYSPARK_PYTHON"
 LOGGING: Final = "LOG4J_CONFIGURATION_FILE"
-QUIET: Final = Path(__file__).with_name("log4j2.properties")
+QUIET_LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 _SUFFIXES: Final = frozenset((".properties", ".xml", ".yaml", ".yml", ".json", ".jsn"))
 
 
@@ -38,7 +38,7 @@ def prepare() -> Java:
     configuration in the environment or in Spark's configuration folder is kept. Raises errors of `provide_programs`.
     """
     if not _is_told_how_to_log():
-        os.environ.setdefault(LOGGING, str(QUIET))
+        os.environ.setdefault(LOGGING, str(QUIET_LOG_CONFIG))
     return provide_programs()
 
 

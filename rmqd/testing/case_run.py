@@ -19,10 +19,10 @@ from typing import Annotated, Any, Final
 from pydantic import Field, ValidationError
 
 from rmqd.config.load import ConfigData
-from rmqd.config.model.forms import Section, problems_of, setting
+from rmqd.config.model.forms import ConfigSection, problems_of, setting
 from rmqd.config.problems import ConfigProblem, one_line
 from rmqd.config.reading.config_source import find_config, read_file, read_source
-from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping, overlaid
+from rmqd.config.reading.yaml_tree import Node, Scalar, YamlEntry, YamlMapping, merge_nodes
 from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.plugins.entry_points import object_at, why
@@ -38,7 +38,7 @@ from rmqd.testing.test_group import GroupToRun, checked
 # No postponed annotations here, because pydantic would have to evaluate them from text.
 
 
-ENDING: Final = ".cases.yaml"
+CASES_FILE_SUFFIX: Final = ".cases.yaml"
 _GROUP_FORM: Final = "a mapping of the group's keys, or the name of a group of the configuration"
 
 
@@ -72,7 +72,7 @@ class DeadLettersForm(ValueKind):
         raise wrong(f"{show(value)} is not accepted", "a list of messages, or a mapping of messages to their reasons")
 
 
-class MessageCase(Section):
+class MessageCase(ConfigSection):
     """One message to send."""
 
     body: Annotated[bytes, BodyForm()] = Field(description="text, or a mapping or a list, which is sent as JSON")
@@ -84,7 +84,7 @@ class MessageCase(Section):
     queue_id: Annotated[int, Integer(0, 63)] = setting(0, "the queue of the topic")
 
 
-class Expectation(Section):
+class Expectation(ConfigSection):
     """The expected outcomes of the messages. An outcome without messages must not occur."""
 
     acked: list[Annotated[str, NameForm()]] = Field(default_factory=list, description="acknowledged messages")
@@ -96,7 +96,7 @@ class Expectation(Section):
     )
 
 
-class CaseConfig(Section):
+class CaseConfig(ConfigSection):
     """One case."""
 
     group: Any = Field(default=None, description="keys of the group that differ in this case")
@@ -105,7 +105,7 @@ class CaseConfig(Section):
     timeout: Annotated[float, Duration("1ms")] = setting("30s", "a duration: limit of the case in real time")
 
 
-class CasesConfig(Section):
+class CasesConfig(ConfigSection):
     """A file of cases."""
 
     config: Annotated[str, Text()] = setting("", "the configuration of the group, relative to this file's folder")
@@ -155,7 +155,7 @@ def find_case_files(path: Path) -> list[Path]:
         inner[:] = sorted(
             name for name in inner if not name.startswith(".") and not Path(folder, name, "pyvenv.cfg").exists()
         )
-        found += [Path(folder, name) for name in sorted(files) if name.endswith(ENDING)]
+        found += [Path(folder, name) for name in sorted(files) if name.endswith(CASES_FILE_SUFFIX)]
     return found
 
 
@@ -186,7 +186,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
         node = entry.node
         own = node.entries["group"].node if isinstance(node, YamlMapping) and "group" in node.entries else None
         try:
-            group = GroupToRun(name, checked(name, base if own is None else overlaid(base, own)))
+            group = GroupToRun(name, checked(name, base if own is None else merge_nodes(base, own)))
             _check_module(file, group)
         except ConfigError as error:
             problems += [problem for problem in error.problems if problem not in problems]
@@ -202,7 +202,7 @@ def read_cases(file: Path, config: Path | None = None) -> list[Case]:
 def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tuple[str, Node]:
     """Return the group's name and section: from the file, or from the configuration that the file names."""
     if isinstance(node, YamlMapping):
-        return re.sub(r"[^\w-]", "-", file.name.removesuffix(ENDING), flags=re.ASCII), node
+        return re.sub(r"[^\w-]", "-", file.name.removesuffix(CASES_FILE_SUFFIX), flags=re.ASCII), node
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         raise ConfigError(
             [ConfigProblem(node.place, ("group",), f"{show(model.group)} is not a group; expected {_GROUP_FORM}")]

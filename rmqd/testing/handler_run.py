@@ -18,7 +18,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_failures import EXPIRED, default_decision
-from rmqd.consumer.handling.handler_threads import UnusableHandlerError, checked
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError, with_checks
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.push_consumer import PushConsumer
@@ -177,7 +177,7 @@ class HandlerRun:
         self._group = options.group
         self._recorder = CallRecorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
-        self._consumer = PushConsumer(options, checked(handler), self._client, clock, [self._recorder.hook()])
+        self._consumer = PushConsumer(options, with_checks(handler), self._client, clock, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
         """Run until nothing is left to do, or until `until` returns a true value.
@@ -240,9 +240,9 @@ class HandlerRun:
         broker = self._rocketmq.broker
         held, held_pops = broker.held_pulls.queues_of(self._group), broker.held_pops.queues_of(self._group)
         return all(
-            pops_rest(assigned, held_pops)
+            is_pop_idle(assigned, held_pops)
             if isinstance(assigned, PopAssignment)
-            else all(is_at_rest(queue, held) for queue in assigned.process_queues)
+            else all(is_cache_idle(queue, held) for queue in assigned.process_queues)
             for assigned in assignments
         )
 
@@ -275,14 +275,14 @@ class HandlerRun:
             yield f"a message will be delivered in {duration(due - self._clock.wall())} by the broker's clock"
 
 
-def is_at_rest(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
+def is_cache_idle(process_queue: ProcessQueue, held: set[tuple[str, int]]) -> bool:
     """Return whether nothing happens in a queue: its pull is held, or its messages wait for a delay."""
     queue = process_queue.message_queue
     is_held = (not process_queue.pending or process_queue.is_batching) and (queue.topic, queue.queue_id) in held
     return not process_queue.in_flight and (process_queue.retrying > 0 or is_held)
 
 
-def pops_rest(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
+def is_pop_idle(assignment: PopAssignment, held: set[tuple[str, int]]) -> bool:
     """Return whether a popped assignment rests: a pop is held, and cached messages wait for a delay or a full batch."""
     queue = assignment.message_queue
     queues = assignment.loop.process_queues

@@ -23,7 +23,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, by_id
 from rmqd.errors import RmqdError
 from rmqd.plugins.handler_catalogue import load_canary, with_canary
-from rmqd.runtime.event_loop import close_loop, keep_running
+from rmqd.runtime.event_loop import close_loop, run_loop_until
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.runtime.plain_text import duration
 from rmqd.testing.handler_run import HandlerRun, RunResult
@@ -94,7 +94,7 @@ class BackgroundLoop:
         loop = self._loop
         asyncio.set_event_loop(loop)
         try:
-            keep_running(loop, lambda: self._is_over)
+            run_loop_until(loop, lambda: self._is_over)
         finally:
             close_loop(loop, END_SECONDS / 2)
 
@@ -262,11 +262,11 @@ class RocketMQ:
         self, group: GroupToRun, chaos: Chaos, timeout: float = RUN_SECONDS, until: Callable[[], object] | None = None
     ) -> RunResult:
         """Run a checked group as `run_handler` does, with chaos. Raises NotRepeatableError."""
-        from rmqd.testing.chaos.chaos_search import look_for_chaos
+        from rmqd.testing.chaos.chaos_search import call_in_chaos
 
         bench = chaos.prepared(group, group.options(self._state_dir), self._run)
         result = self.run_group(group, timeout, until)
-        look_for_chaos(bench, result, [one for topic in bench.options.subscriptions for one in self.messages(topic)])
+        call_in_chaos(bench, result, [one for topic in bench.options.subscriptions for one in self.messages(topic)])
         return result
 
     def run_group(

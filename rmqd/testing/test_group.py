@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rmqd.config.load import Loading
+from rmqd.config.load import ConfigProblems
 from rmqd.config.model.group_model import GroupConfig, HandlerConfig
 from rmqd.config.reading import yaml_tree
-from rmqd.config.reading.config_source import Source
+from rmqd.config.reading.config_source import ConfigFiles
 from rmqd.config.rules.group_rules import run_findings
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import ConfigError
@@ -124,8 +124,8 @@ def checked(name: str, section: yaml_tree.Node, *, by_name: bool = True) -> Grou
         "groups": yaml_tree.YamlMapping(place, {name: yaml_tree.YamlEntry(place, section)}),
     }
     tree = yaml_tree.YamlMapping(place, {key: yaml_tree.YamlEntry(place, node) for key, node in root.items()})
-    source = Source((Path(place.partition(":")[0]),), tree)
-    config = runnable(source) if by_name else Loading(source).trusted()
+    source = ConfigFiles((Path(place.partition(":")[0]),), tree)
+    config = runnable(source) if by_name else ConfigProblems(source).trusted()
     settings = config.groups[name]
     findings = list(run_findings(config))
     if findings:

@@ -58,7 +58,7 @@ async def test_a_message_that_a_pull_does_not_want_leaves_it_waiting(embedded: E
 async def test_unwanted_messages_are_passed_before_the_pulls_time_is_over(
     embedded: EmbeddedRocketMQ, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held_pulls, "PASSED_SECONDS", 0.01)
+    monkeypatch.setattr(held_pulls, "CHECK_INTERVAL_SECONDS", 0.01)
     opaque = await held(embedded, peer, subscription="A", suspendTimeoutMillis=60_000)
     await peer.send("T", TAGS="B")
     reply = await peer.reply(opaque)

@@ -75,7 +75,7 @@ async def test_every_address_is_told_every_group(world: World, peer: Peer, other
     world.members.append(Member("h", "U"))
     world.route = route_of({"a": {0: peer.address, 1: other.address}})
     await world.routes.refresh("T")
-    assert await world.heartbeat.beat() == {peer.address: None, other.address: None}
+    assert await world.heartbeat.send_heartbeats() == {peer.address: None, other.address: None}
     for broker in (peer, other):
         (request,) = broker.got(HEART_BEAT)
         data = HeartbeatData.from_json(request.body)
@@ -90,9 +90,9 @@ async def test_nothing_is_sent_without_a_group(world: World, peer: Peer) -> None
     world.members.clear()
     await world.know(peer)
     async with running(world.heartbeat.run()):
-        assert await world.heartbeat.beat() == {}
+        assert await world.heartbeat.send_heartbeats() == {}
         world.members.append(Member("g", "T"))
-        world.heartbeat.beat_soon()
+        world.heartbeat.send_heartbeats_soon()
         await peer.received(HEART_BEAT)
     assert len(peer.got(HEART_BEAT)) == 1
 
@@ -112,7 +112,7 @@ async def test_a_new_broker_is_told_at_once(world: World, peer: Peer, other: Pee
         await peer.received(HEART_BEAT)
         await world.know(other)
         await eventually(lambda: world.heartbeat.brokers_up == {other.address: True}, "the new broker is up")
-        world.heartbeat.beat_soon()
+        world.heartbeat.send_heartbeats_soon()
         await other.received(HEART_BEAT, 2)
     assert len(peer.got(HEART_BEAT)) == 1
 
@@ -124,14 +124,14 @@ async def test_a_silent_broker_delays_no_other(world: World, peer: Peer, other: 
     async with running(world.heartbeat.run()):
         for count in range(1, 6):
             await other.received(HEART_BEAT, count)
-            world.heartbeat.beat_soon(other.address)
+            world.heartbeat.send_heartbeats_soon(other.address)
 
 
 async def test_a_silent_broker_is_down_after_its_deadline(world: World, peer: Peer, other: Peer) -> None:
     """And the others are up."""
     peer.on(HEART_BEAT, None)
     await world.know(peer, other)
-    beating = asyncio.create_task(world.heartbeat.beat())
+    beating = asyncio.create_task(world.heartbeat.send_heartbeats())
     await world.clock.until(beating.done, "all have answered, or their time is over")
     result = await beating
     assert isinstance(result[peer.address], RemotingTimeoutError)
@@ -140,11 +140,11 @@ async def test_a_silent_broker_is_down_after_its_deadline(world: World, peer: Pe
 
 
 async def test_a_broker_that_refuses_is_down_with_its_reason(world: World, peer: Peer) -> None:
-    """An error code is a failure like no answer, and the caller of `beat_address` gets it."""
+    """An error code is a failure like no answer, and the caller of `send_heartbeat_to` gets it."""
     peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_BUSY, "start flow control"))
     await world.know(peer)
     with pytest.raises(SystemBusyError, match="flow control"):
-        await world.heartbeat.beat_address(peer.address)
+        await world.heartbeat.send_heartbeat_to(peer.address)
     assert world.heartbeat.brokers_up == {peer.address: False}
 
 
@@ -201,11 +201,11 @@ async def test_a_broker_that_is_back_asks_for_fresh_routes(world: World, peer: P
     async with running(world.heartbeat.run()), running(world.routes.run()):
         await peer.received(HEART_BEAT)
         peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "broken"))
-        await world.heartbeat.beat()
+        await world.heartbeat.send_heartbeats()
         await world.clock.advance(REFRESH_GAP_SECONDS)
         asked = world.asked_for_routes
         peer.on(HEART_BEAT, Reply())
-        await world.heartbeat.beat()
+        await world.heartbeat.send_heartbeats()
         await world.clock.until(lambda: world.asked_for_routes > asked, "the routes are asked for again", most=2)
 
 
@@ -235,7 +235,7 @@ async def test_a_connection_is_known_to_have_carried_a_heartbeat(world: World, p
     await world.know(peer)
     first = await world.remoting.connection(peer.address)
     assert not world.heartbeat.is_known_on(first)
-    await world.heartbeat.beat_address(peer.address)
+    await world.heartbeat.send_heartbeat_to(peer.address)
     assert world.heartbeat.is_known_on(first)
     peer.cut()
     await eventually(lambda: world.remoting.connected(peer.address) is None, "it is lost")

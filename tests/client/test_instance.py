@@ -69,7 +69,7 @@ async def test_groups_share_the_client_and_come_and_go_alone(client: ClientInsta
         (left,) = peer.got(UNREGISTER)
         assert left.ext_fields == {"clientID": client.client_id, "consumerGroup": "g"}
         assert client.routes.queues("T")
-        client.heartbeat.beat_soon()
+        client.heartbeat.send_heartbeats_soon()
         await eventually(lambda: groups_of(peer) == ["h"], "the other one stays")
         await client.unregister("h")
         assert client.routes.broker_addresses() == frozenset()
@@ -124,7 +124,7 @@ async def test_no_heartbeat_brings_a_leaving_group_back(client: ClientInstance, 
             return Reply()
 
         peer.on(HEART_BEAT, lambda _: late())
-        client.heartbeat.beat_soon()
+        client.heartbeat.send_heartbeats_soon()
         await peer.received(HEART_BEAT, len(peer.got(HEART_BEAT)) + 1)
         leaving = asyncio.create_task(client.unregister("g"))
         await clock.advance(UNREGISTER_DEADLINE_SECONDS - 0.1)

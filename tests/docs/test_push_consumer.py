@@ -11,7 +11,7 @@ from typing import Any
 import rmqd
 from rmqd.cli.app import command_line
 from rmqd.config.model.forms import keys_of, model_at, place_of_java_name
-from rmqd.config.model.java_names import REASONS, listed, word_of
+from rmqd.config.model.java_names import REASONS, find_entry, word_of_constant
 from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.metrics.exposition import CATALOGUE
 from tests.docs.java_push_consumer import names
@@ -68,8 +68,8 @@ def test_every_setting_and_constant_of_java_is_known_in_a_configuration() -> Non
     constants = [name for name in names("statuses") if name.startswith(IN_YAML)]
 
     assert len(constants) == 14
-    assert [name for name in constants if word_of(name) is None] == []
-    assert [name for name in settings if not (place_of_java_name(RootConfig, name) or listed(name, REASONS))] == []
+    assert [name for name in constants if word_of_constant(name) is None] == []
+    assert [name for name in settings if not (place_of_java_name(RootConfig, name) or find_entry(name, REASONS))] == []
 
 
 def is_key(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from rmqd_handlers.message_values import exactly, of_unscaled
+from rmqd_handlers.message_values import of_unscaled, with_scale
 
 NINES = "9" * 20 + "." + "9" * 18
 
@@ -21,7 +21,7 @@ def test_what_fits_has_the_digits_of_its_column() -> None:
         (NINES, 38, 18): NINES,
         (f"-{NINES}000", 38, 18): f"-{NINES}",
     }
-    assert {case: str(exactly(Decimal(case[0]), *case[1:])) for case in expected} == expected
+    assert {case: str(with_scale(Decimal(case[0]), *case[1:])) for case in expected} == expected
 
 
 def test_what_has_other_digits_is_none() -> None:
@@ -29,7 +29,7 @@ def test_what_has_other_digits_is_none() -> None:
         *(("1.005", 4, 2), ("100", 4, 2), ("1", 2, 2), ("NaN", 4, 2), ("sNaN", 4, 2), ("Infinity", 4, 2)),
         *((f"1{NINES}", 38, 18), (f"{NINES}1", 38, 18), ("1e-999999", 38, 18), ("1e999999", 38, 18)),
     ]
-    assert [case for case in cases if exactly(Decimal(case[0]), *case[1:]) is not None] == []
+    assert [case for case in cases if with_scale(Decimal(case[0]), *case[1:]) is not None] == []
 
 
 def test_a_whole_number_and_its_scale() -> None:
@@ -41,4 +41,4 @@ def test_a_whole_number_with_more_digits_than_any_column_is_not_rounded() -> Non
     digits = 10**39 + 1234
 
     assert str(of_unscaled(digits, 4)) == f"1{'0' * 35}.1234"
-    assert exactly(of_unscaled(digits, 4), 38, 2) is None
+    assert with_scale(of_unscaled(digits, 4), 38, 2) is None

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmqd.runtime.clock import WOKEN_AT_ONCE, Clock, SystemClock, tick, wait_within
+from rmqd.runtime.clock import TASKS_PER_TURN, Clock, SystemClock, tick, wait_within
 from tests.clock import ManualClock
 
 
@@ -132,7 +132,7 @@ async def test_waits_of_one_length_end_together(clock: ManualClock) -> None:
     """One timer serves all of them; who does not wait any more keeps nobody from it."""
     first = asyncio.create_task(tick(clock, 2))
     await clock.advance(1.5)
-    others = [asyncio.create_task(tick(clock, 2)) for _ in range(WOKEN_AT_ONCE + 1)]
+    others = [asyncio.create_task(tick(clock, 2)) for _ in range(TASKS_PER_TURN + 1)]
     await asyncio.sleep(0)
     others.pop().cancel()
     assert not first.done()

@@ -239,7 +239,7 @@ def test_numbers_of_settings_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
     """An option such as `max_tokens` has a secret's name. Its value occurs in offsets and counts."""
     monkeypatch.setattr(plain_text, "known_secrets", {})
     for option in ("4096", "3600", "1h", "true", "12345678", "s3cr3t-key"):
-        plain_text.hide(option)
+        plain_text.hide_secret(option)
 
     text = "4096 messages in 1h at offset 912345678; true; "
     assert plain_text.hidden(f"{text}12345678 s3cr3t-key") == f"{text}(hidden) (hidden)"

@@ -19,7 +19,7 @@ from rmqd.broker.peer_channel import Answer, Channel, Processor, RemotingServer,
 from rmqd.broker.processors.client_processor import ClientProcessor
 from rmqd.broker.processors.pull_processor import PullMessageProcessor
 from rmqd.broker.processors.topic_processor import QueueEndsProcessor
-from rmqd.broker.store.message_store import Arrival, MessageStore
+from rmqd.broker.store.message_store import MessageStore, StoredArrival
 from rmqd.broker.store.queue_store import ConsumeQueue, GetMessageStatus, GetResult
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
@@ -187,7 +187,7 @@ class _CopiedStore(MessageStore):
         queue = self._queues.setdefault((row.topic, row.queue_id), ConsumeQueue())
         self._log.append(row)
         queue.append(row.commit_log_offset, len(row.record), row.tags_code, row.store_timestamp)
-        arrival = Arrival(row.topic, row.queue_id, row.queue_offset, row.tags_code, row.record)
+        arrival = StoredArrival(row.topic, row.queue_id, row.queue_offset, row.tags_code, row.record)
         for listener in self._listeners:
             listener(arrival)
 

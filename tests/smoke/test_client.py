@@ -41,7 +41,7 @@ async def test_a_group_joins_is_told_and_leaves(rocketmq: RealCluster, topic: st
         route = await first.routes.refresh(topic)
         broker = first.routes.master(route.queue_datas[0].broker_name)
         assert broker is not None
-        assert await first.heartbeat.beat() == {broker: None}
+        assert await first.heartbeat.send_heartbeats() == {broker: None}
         assert await group_api.get_consumer_list(first.remoting, broker, group) == [first.client_id]
 
         member.ids_changed.clear()
@@ -91,7 +91,7 @@ async def test_messages_and_offsets(rocketmq: RealCluster, topic: str, group: st
         assert stats.offset_table[sent.queue].max_offset == sent.queue_offset + 1
 
         client.register(Member(group, topic))
-        await client.heartbeat.beat_address(broker)
+        await client.heartbeat.send_heartbeat_to(broker)
         assert await offset.query_consumer_offset(client.remoting, broker, group, sent.queue) is None
         await offset.update_consumer_offset(client.remoting, broker, group, sent.queue, 1)
         assert await offset.query_consumer_offset(client.remoting, broker, group, sent.queue) == 1
@@ -122,7 +122,7 @@ async def test_locks_settings_and_sql(rocketmq: RealCluster, topic: str, group: 
         assert await lock.lock_batch(client.remoting, broker, group, "b", [queue]) == {queue}
 
         client.register(Member(group, topic))
-        await client.heartbeat.beat_address(broker)
+        await client.heartbeat.send_heartbeat_to(broker)
         settings = await group_api.subscription_group(client.remoting, broker, group)
         assert settings.retry_max_times == 16
         good = sql_subscription(topic, "a > 1", 1)

@@ -10,7 +10,7 @@ from rmqd.codes import ResponseCode
 from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.errors.broker_errors import BrokerError, NoPermissionError
 from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -163,7 +163,7 @@ class Scripted:
         return reply
 
 
-def queue_range(case: Case, addresses: tuple[str, str], access: Access, *, loss_fails: bool) -> QueueRange:
+def queue_range(case: Case, addresses: tuple[str, str], access: ClientAccess, *, loss_fails: bool) -> QueueRange:
     """All twelve messages, by a plan that knows what the case says."""
     return QueueRange(
         queue=MessageQueue(TOPIC, BROKER, 0),

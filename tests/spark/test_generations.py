@@ -11,7 +11,7 @@ import pytest
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import RmqdError
 from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.source.source_offsets import nested
+from rmqd.spark.source.source_offsets import nested_offsets
 from rmqd.wire.message_queue import MessageQueue
 from tests.spark.embedded_broker import EmbeddedBroker, queue
 from tests.spark.needed import need
@@ -19,7 +19,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 from rmqd.spark.engine import checkpoint_generations as module  # noqa: E402
-from rmqd.spark.engine.checkpoint_generations import Generation, Generations, moves  # noqa: E402
+from rmqd.spark.engine.checkpoint_generations import Generation, Generations, moved_offsets  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Killed, Query  # noqa: E402
 from tests.spark.stream_options import grouped, numbers  # noqa: E402
@@ -30,8 +30,8 @@ GROUP = "reports"
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is noted at once, brokers write to disk at once, and one that is away is not waited for."""
-    monkeypatch.setattr(module, "NOTE_SECONDS", 0.0)
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
 
 
@@ -45,7 +45,7 @@ class Driver:
         self.generation = self.generations.current()
         self._checkpoint = checkpoint_of(self.generation)
         if self.generation.starting is not None:
-            more |= {"startingOffsets": json.dumps(nested(self.generation.starting)), "commitOffsets": "true"}
+            more |= {"startingOffsets": json.dumps(nested_offsets(self.generation.starting)), "commitOffsets": "true"}
         self.query = Query(self._checkpoint, {**grouped(broker), **more})
 
     def run(self) -> list[str]:
@@ -200,7 +200,7 @@ def test_a_broker_that_was_killed_and_forgot_the_last_commits_is_told_again(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It wrote them to disk some seconds before; nobody has moved the group."""
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 10.0)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 10.0)
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
@@ -235,8 +235,8 @@ def test_only_what_lies_beyond_the_queries_own_commits_is_a_move() -> None:
     one = MessageQueue("orders", "broker-a", 0)
 
     def is_move(stored: int, done: int = 10, held: int = 7) -> bool:
-        return bool(moves({one: done}, {one: held}, {one: stored}))
+        return bool(moved_offsets({one: done}, {one: held}, {one: stored}))
 
     assert [stored for stored in range(14) if not is_move(stored)] == [7, 8, 9, 10]
     assert not is_move(4, done=4), "the query itself went back"
-    assert moves({}, {}, {one: 5}) == {}, "the checkpoint does not know the queue: it starts there by itself"
+    assert moved_offsets({}, {}, {one: 5}) == {}, "the checkpoint does not know the queue: it starts there by itself"

@@ -10,7 +10,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import ConfigError
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.source.source_options import NAMES, SourceOptions, with_spark_options
 
 PIPELINE: dict[str, Any] = {
@@ -27,7 +27,7 @@ def group(work: dict[str, Any], options: dict[str, Any]) -> GroupConfig:
 
 def given(work: dict[str, Any], **base: Any) -> Any:
     """What becomes of options."""
-    own = SourceOptions(access=Access(ClientOptions(nameservers=("ns:1",))), **base)
+    own = SourceOptions(access=ClientAccess(ClientOptions(nameservers=("ns:1",))), **base)
     return lambda **options: with_spark_options(own, "g", group(work, options))
 
 

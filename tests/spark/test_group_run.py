@@ -35,7 +35,7 @@ END = ["stop of the query", "last commit", "leave", "stop of Spark"]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_run, "MOVES_SECONDS", 0.02)
+    monkeypatch.setattr(group_run, "RESET_POLL_SECONDS", 0.02)
 
 
 class Running:

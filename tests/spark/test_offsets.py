@@ -14,9 +14,9 @@ import rmqd.spark
 from rmqd.client.client_options import ClientOptions
 from rmqd.errors import RmqdError
 from rmqd.spark.session.queue_range import QueueRange, share_tasks
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.source.source_offsets import Offsets, offsets_in
-from rmqd.spark.source.source_progress import share, share_bytes
+from rmqd.spark.source.source_progress import share_batch, share_bytes
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -94,7 +94,7 @@ BACKLOGS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10**12))
 @given(BACKLOGS, st.integers(1, 10**6))
 def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: int) -> None:
     """All of it, no more than waits anywhere, and one of each queue at least, even where those are more than it."""
-    taken = share(backlog, most)
+    taken = share_batch(backlog, most)
     waiting = {queue: count for queue, count in backlog.items() if count}
     assert taken.keys() == waiting.keys()
     assert all(1 <= taken[queue] <= waiting[queue] for queue in taken)
@@ -103,7 +103,7 @@ def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: i
 
 def test_it_is_divided_in_proportion() -> None:
     """So that all queues come to their ends together."""
-    assert share({QUEUES[0]: 700, QUEUES[1]: 200, QUEUES[2]: 100}, 100) == {
+    assert share_batch({QUEUES[0]: 700, QUEUES[1]: 200, QUEUES[2]: 100}, 100) == {
         QUEUES[0]: 70, QUEUES[1]: 20, QUEUES[2]: 10,
     }  # fmt: skip
 
@@ -115,7 +115,7 @@ def test_bytes_are_divided_by_what_waits_in_bytes() -> None:
     assert share_bytes({QUEUES[0]: 5}, {QUEUES[0]: 100.0}, 1) == {QUEUES[0]: 1}
 
 
-ACCESS = Access(ClientOptions(nameservers=("127.0.0.1:9876",)))
+ACCESS = ClientAccess(ClientOptions(nameservers=("127.0.0.1:9876",)))
 
 
 def ranges(*counts: int) -> list[QueueRange]:

@@ -11,7 +11,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
 from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -25,7 +25,7 @@ from rmqd.spark.source.source_records import FramedReply  # noqa: E402
 from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted  # noqa: E402
 
 ADDRESSES = ("master:1", "slave:1")
-ACCESS = Access(ClientOptions(nameservers=("ns:1",)))
+ACCESS = ClientAccess(ClientOptions(nameservers=("ns:1",)))
 
 
 def requests(plan: RangePlan) -> dict[int, tuple[int, int]]:

@@ -12,7 +12,7 @@ from rmqd import Batch, MessageQueue, Suspend
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.testing import RocketMQ, RunResult
-from rmqd.testing.handler_run import is_at_rest
+from rmqd.testing.handler_run import is_cache_idle
 from tests.consumer.blocks import block_of
 
 Run = Callable[..., RunResult]
@@ -86,14 +86,14 @@ def test_an_orderly_queue_rests_without_waiting(rocketmq: RocketMQ, run_handler:
 def test_a_queue_is_at_rest_when_its_pull_is_held_and_nothing_of_it_moves() -> None:
     place = MessageQueue("orders", "broker-a", 0)
     queue, held = ProcessQueue(place, 0, TopicStats("orders", is_retry=False)), {("orders", 0)}
-    assert is_at_rest(queue, held)
-    assert not is_at_rest(queue, {("orders", 1)}), "its pull is on its way"
+    assert is_cache_idle(queue, held)
+    assert not is_cache_idle(queue, {("orders", 1)}), "its pull is on its way"
     queue.put(block_of([0, 1]), 2)
-    assert not is_at_rest(queue, held), "a message waits for a handler"
+    assert not is_cache_idle(queue, held), "a message waits for a handler"
     queue.postpone(queue.take(1))
-    assert is_at_rest(queue, set()), "it waits behind one that failed, which waits for the clock"
+    assert is_cache_idle(queue, set()), "it waits behind one that failed, which waits for the clock"
     queue.begin_turn()
-    assert not is_at_rest(queue, held), "a handler has a batch"
+    assert not is_cache_idle(queue, held), "a handler has a batch"
 
 
 def test_time_stands_while_a_handler_works(rocketmq: RocketMQ, run_handler: Run) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import InvalidNameError
-from rmqd.wire.bodies.heartbeat_data import java_hash, meant_filter, sql_subscription, tag_subscription
+from rmqd.wire.bodies.heartbeat_data import intended_filter, java_hash, sql_subscription, tag_subscription
 
 HASHES = [("", 0), ("TagA", 2598919), ("TagB", 2598920), ("hello world", 1794106052), ("中文", 646394)]
 
@@ -83,12 +83,12 @@ def test_sql() -> None:
     ],
 )
 def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str, meant: str | None) -> None:
-    assert meant_filter(expression, "TAG") == meant
-    assert meant_filter("region = \u201ceu\u201d", "SQL92") == "{sql: \"region = 'eu'\"}"
-    assert meant_filter("TAGS = 'a||b' AND c = d", "SQL92") == "{sql: \"TAGS IN ('a', 'b') AND c = d\"}"
-    assert meant_filter("a LIKE 'x%' && b != '||'", "SQL92") == "{sql: \"a STARTSWITH 'x' AND b <> '||'\"}"
-    assert meant_filter("paid || gone", "SQL92") == "{sql: \"TAGS IN ('paid', 'gone')\"}"
-    assert meant_filter("a LIKE '%x%' AND b LIKE '%y'", "SQL92") == "{sql: \"a CONTAINS 'x' AND b ENDSWITH 'y'\"}"
-    assert meant_filter("TAGS='a' and TAGS='b'", "SQL92") == "{sql: \"TAGS IN ('a', 'b')\"}"
-    assert meant_filter("a = 'tag' AND c > 1", "SQL92") is meant_filter("tag > 5 AND TAGS = 'a'", "SQL92") is None
-    assert meant_filter("TRUE", "SQL92") is None
+    assert intended_filter(expression, "TAG") == meant
+    assert intended_filter("region = \u201ceu\u201d", "SQL92") == "{sql: \"region = 'eu'\"}"
+    assert intended_filter("TAGS = 'a||b' AND c = d", "SQL92") == "{sql: \"TAGS IN ('a', 'b') AND c = d\"}"
+    assert intended_filter("a LIKE 'x%' && b != '||'", "SQL92") == "{sql: \"a STARTSWITH 'x' AND b <> '||'\"}"
+    assert intended_filter("paid || gone", "SQL92") == "{sql: \"TAGS IN ('paid', 'gone')\"}"
+    assert intended_filter("a LIKE '%x%' AND b LIKE '%y'", "SQL92") == "{sql: \"a CONTAINS 'x' AND b ENDSWITH 'y'\"}"
+    assert intended_filter("TAGS='a' and TAGS='b'", "SQL92") == "{sql: \"TAGS IN ('a', 'b')\"}"
+    assert intended_filter("a = 'tag' AND c > 1", "SQL92") is intended_filter("tag > 5 AND TAGS = 'a'", "SQL92") is None
+    assert intended_filter("TRUE", "SQL92") is None

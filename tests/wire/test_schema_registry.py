@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.handler_api.typed.avro_records import parted
+from rmqd.handler_api.typed.avro_records import split_schema_id
 
 # what GenericAvroSerde of schema-registry-client 0.1.0 makes of {"id": 7, "note": "ada"}, with the record's id
 WRITTEN = bytes.fromhex("1000431bde82d7b6390e06616461")
@@ -14,11 +14,11 @@ FORMER = b"\x20" + RECORD_ID.to_bytes(8) + bytes(8)
 
 
 def test_what_the_java_client_writes_has_its_parts() -> None:
-    assert parted(WRITTEN) == (RECORD_ID, b"\x0e\x06ada")
+    assert split_schema_id(WRITTEN) == (RECORD_ID, b"\x0e\x06ada")
 
 
 def test_so_has_what_it_wrote_before_the_first_release() -> None:
-    assert parted(FORMER + b"\x0e\x06ada") == (RECORD_ID, b"\x0e\x06ada")
+    assert split_schema_id(FORMER + b"\x0e\x06ada") == (RECORD_ID, b"\x0e\x06ada")
 
 
 REASON = "does not begin with the prefix of RocketMQ's schema registry clients"
@@ -28,4 +28,4 @@ NOT_WRITTEN = [b"", WRITTEN[:8], WRITTEN[1:], FORMER[:-1], FORMER[:-1] + b"\x01"
 def test_what_is_none_is_refused(subtests: pytest.Subtests) -> None:
     for body in NOT_WRITTEN:
         with subtests.test(body=body), pytest.raises(ProtocolError, match=REASON):
-            parted(body)
+            split_schema_id(body)

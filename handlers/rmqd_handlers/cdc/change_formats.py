@@ -88,7 +88,7 @@ class ChangeMaker:
         return key
 
 
-def at(time_ms: int, row: int, position: int | None = None) -> RowChange:
+def change_position(time_ms: int, row: int, position: int | None = None) -> RowChange:
     """Return the position of a change. A row has two positions: the first is for the deletion of its former key."""
     return RowChange({}, False, time_ms, row * 2, position)
 
@@ -106,7 +106,7 @@ def is_of(tables: Sequence[str], schema: object, table: object) -> bool:
     return any(fnmatch.fnmatchcase(f"{schema}.{table}", pattern) for pattern in tables)
 
 
-def whole(value: Any, what: str) -> int:
+def as_whole_number(value: Any, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadChangeError(f"{what} is {described(value)}, not a whole number")
     return value
@@ -126,31 +126,31 @@ def rows_unnamed(table: str, what: str) -> str:
     )
 
 
-ROWS: Final = ("INSERT", "UPDATE", "DELETE")
+ROW_CHANGES: Final = ("INSERT", "UPDATE", "DELETE")
 # statements that remove rows without listing them
-GONE: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
+TABLE_REMOVALS: Final = {"TRUNCATE": "was emptied", "ERASE": "was dropped", "RENAME": "was renamed"}
 # messages without a change of rows; the last two types belong to TiDB and Canal
-WITHOUT_ROWS: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
+ROWLESS_CHANGES: Final = "CREATE ALTER CINDEX DINDEX QUERY GTID XACOMMIT XAROLLBACK MHEARTBEAT TIDB_WATERMARK".split()
 
 
 def canal_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> Iterator[RowChange]:
     """Yield the changes in a message, in their order. Raises BadChangeError, BadValueError."""
     message = tree(parsed(body), "the message")
     kind = str(message.get("type", "")).upper()
-    if kind in WITHOUT_ROWS:
+    if kind in ROWLESS_CHANGES:
         return
-    if kind not in ROWS and kind not in GONE:
-        raise BadChangeError(f"type is not one of Canal's types; expected {', '.join((*ROWS, *GONE))}")
+    if kind not in ROW_CHANGES and kind not in TABLE_REMOVALS:
+        raise BadChangeError(f"type is not one of Canal's types; expected {', '.join((*ROW_CHANGES, *TABLE_REMOVALS))}")
     if not is_of(tables, message.get("database"), message.get("table")):
         return
-    if kind in GONE:
+    if kind in TABLE_REMOVALS:
         name = f"{message.get('database')}.{message.get('table')}"
-        raise BadChangeError(rows_unnamed(name, f"{GONE[kind]} ({kind})"))
-    time_ms = whole(message.get("es") or message.get("ts"), "es")
+        raise BadChangeError(rows_unnamed(name, f"{TABLE_REMOVALS[kind]} ({kind})"))
+    time_ms = as_whole_number(message.get("es") or message.get("ts"), "es")
     rows = _rows(message.get("data"), "data")
     former = _rows(message["old"], "old") if kind == "UPDATE" and message.get("old") is not None else []
     for number, row in enumerate(rows):
-        place = at(time_ms, number)
+        place = change_position(time_ms, number)
         if kind == "DELETE":
             yield make.deletion(row, place, NO_COLUMN_SCHEMAS)
         else:
@@ -199,9 +199,9 @@ def debezium_changes(body: bytes, tables: Sequence[str], make: ChangeMaker) -> I
         return
     if op == "t":
         raise BadChangeError(rows_unnamed(f"{schema}.{source.get('table')}", "was emptied (op t)"))
-    time_ms = whole(source.get("ts_ms") or message.get("ts_ms"), "source.ts_ms")
+    time_ms = as_whole_number(source.get("ts_ms") or message.get("ts_ms"), "source.ts_ms")
     row = source.get("row")
-    place = at(
+    place = change_position(
         time_ms - _BEFORE_ALL_MS if op == "r" else time_ms, row if isinstance(row, int) else 0, _position(source)
     )
     before = message.get("before")

@@ -15,7 +15,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from rmqd_handlers.message_values import EPOCH, MAX_DIGITS, exactly, in_utc, of_unscaled
+from rmqd_handlers.message_values import EPOCH, MAX_DIGITS, in_utc, of_unscaled, with_scale
 
 Read = Callable[[Any], Any]
 
@@ -221,7 +221,7 @@ def _decimal(column: ChangeColumn, value: Any, schema: ColumnSchema) -> Decimal:
                 "" if not isinstance(value, str) else "; if it is base64, set decimal.handling.mode=string in Debezium"
             )
             raise BadValueError(f"{described(value)} is not a number{hint}") from None
-    if (made := exactly(number, column.precision, column.scale)) is not None:
+    if (made := with_scale(number, column.precision, column.scale)) is not None:
         return made
     raise BadValueError(f"{described(value)} has more digits than decimal({column.precision},{column.scale})")
 

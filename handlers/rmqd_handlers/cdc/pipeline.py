@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, ORDER_KIND, PLACE
+from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, ORDER_KIND, PLACE_COLUMN
 from rmqd_handlers.cdc.change_formats import BadChangeError, ChangeMaker, RowChange, canal_changes, debezium_changes
 from rmqd_handlers.cdc.columns import PER_SECOND, BadValueError, ChangeColumn, Reader, base_64, latin_1, parse_columns
 from rmqd_handlers.option_kinds import HandlerOptions, option
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 DELETED: Final = "_deleted"
 ORDER: Final = "_order"
-READ: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
+READ_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "msg_id", "body")
 BROKER: Final = "broker"
-PLACE_DDL: Final = f"{PLACE} struct<topic: string, {BROKER}: string, queue_id: int, queue_offset: bigint>"
+PLACE_DDL: Final = f"{PLACE_COLUMN} struct<topic: string, {BROKER}: string, queue_id: int, queue_offset: bigint>"
 BAD_DDL: Final = f"topic string, queue_id int, queue_offset bigint, msg_id string, body binary, {BAD} string"
 _MAX_CHARACTERS: Final = 300  # limit for a reason
 _BIGINT: Final = 1 << 63
@@ -90,12 +90,12 @@ def cdc(frame: DataFrame, spark: SparkSession, options: Options) -> DataFrame:
     """Return changes of Canal or Debezium as rows with `_deleted` and `_order`, for the sink postgresql with keys."""
     decoder = ChangeDecoder(options)
     if options.bad_rows == "only":
-        return frame.select(*READ).mapInArrow(BadRows(decoder), BAD_DDL)
+        return frame.select(*READ_COLUMNS).mapInArrow(BadRows(decoder), BAD_DDL)
     columns = ", ".join(column.sql for column in parse_columns(options.columns))
     rows = ChangeRows(decoder, must_fit=options.bad_rows == "fail")
-    read = [*READ, BROKER] if BROKER in frame.columns else READ
+    read = [*READ_COLUMNS, BROKER] if BROKER in frame.columns else READ_COLUMNS
     changes = frame.select(*read).mapInArrow(rows, f"{columns}, {DELETED} boolean, {ORDER} array<bigint>, {PLACE_DDL}")
-    return changes.withMetadata(ORDER, {**_kind(options), KEYS_TOLD: options.keys})
+    return changes.withMetadata(ORDER, {**_kind(options), KEYS_METADATA: options.keys})
 
 
 def _kind(options: Options) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class ChangeRows:
                     "such messages with bad_rows: only"
                 ) from None
             return []
-        return [{**one.row, DELETED: one.is_deleted, ORDER: order, PLACE: place} for one, order in changes]
+        return [{**one.row, DELETED: one.is_deleted, ORDER: order, PLACE_COLUMN: place} for one, order in changes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,4 +210,4 @@ def _arrow_schema(columns: Sequence[ChangeColumn]) -> pa.Schema:
     }
     text = pa.string()
     place = pa.struct([("topic", text), (BROKER, text), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
-    return pa.schema({**types, DELETED: pa.bool_(), ORDER: pa.list_(pa.int64()), PLACE: place})
+    return pa.schema({**types, DELETED: pa.bool_(), ORDER: pa.list_(pa.int64()), PLACE_COLUMN: place})

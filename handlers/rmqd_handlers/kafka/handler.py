@@ -12,9 +12,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from rmqd import Batch, Message
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, mark_waiting, refuse, valid
-from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, Topic, Written, again_for, is_missing
+from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, Topic, Written, is_missing, records_to_repeat
 from rmqd_handlers.message_values import MessageValue, ParsedMessage, as_bytes
-from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, option, require
 
 if TYPE_CHECKING:
     from rmqd_handlers.kafka.kafka_producer import KafkaProducer
@@ -125,7 +125,7 @@ class Kafka:
         retry_for: Annotated[DurationSeconds, Field(ge=1)] = RETRY_FOR
 
     def __init__(self, options: Options) -> None:
-        need("confluent_kafka", "kafka")
+        require("confluent_kafka", "kafka")
         self._options = options
         self._settings = client_settings(options.bootstrap_servers, options.retry_for, options.client)
         self._producer: KafkaProducer
@@ -179,7 +179,7 @@ class Kafka:
     async def _write(self, batch: Batch, written: list[Written]) -> tuple[Sequence[Written], str]:
         """Write the batch. Returns the unconfirmed records, which wait, and the reason."""
         failures = await self._producer.send([record for _, record in written])
-        unknown = again_for(written, failures, lambda failure: not failure.is_refusal)
+        unknown = records_to_repeat(written, failures, lambda failure: not failure.is_refusal)
         reason = self._not_confirmed(self._producer, failures) if unknown else ""
         waiting = {id(message) for message, _ in unknown}
         rest = [pair for pair in zip(written, failures, strict=True) if id(pair[0][0]) not in waiting]
@@ -187,7 +187,7 @@ class Kafka:
             if failure is not None and not failure.is_sent:
                 self._refuse(batch, message, record, failure)
         failed = [failure for _, failure in rest]
-        if again := again_for([one for one, _ in rest], failed, lambda one: one.is_sent and one.is_refusal):
+        if again := records_to_repeat([one for one, _ in rest], failed, lambda one: one.is_sent and one.is_refusal):
             more, why = await self._write_one_by_one(batch, again)
             return [*unknown, *more], reason or why
         return unknown, reason

@@ -116,7 +116,7 @@ def is_missing(error: KafkaError) -> bool:
     return error.code() in (error.UNKNOWN_TOPIC_OR_PART, error.LEADER_NOT_AVAILABLE)
 
 
-def again_for(
+def records_to_repeat(
     written: Sequence[Written], failures: Sequence[RecordFailure | None], fails: Callable[[RecordFailure], bool]
 ) -> list[Written]:
     """Return the records whose failure `fails` selects, and later records with the same keys, to keep their order."""
@@ -136,9 +136,9 @@ def again_for(
 logger = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.1
-FULL_SECONDS: Final = 0.02  # how often it checks whether the client's queue has room
-TOLD_AFTER_SECONDS: Final = 1.0
-ASK_SECONDS: Final = 5.0
+QUEUE_POLL_SECONDS: Final = 0.02  # how often it checks whether the client's queue has room
+REPORT_TIMEOUT_SECONDS: Final = 1.0
+LOOKUP_TIMEOUT_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 5.0
 
 
@@ -146,7 +146,7 @@ class KafkaProducer:
     """Sends records with a client, and with a new client after a fatal error."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Raises KafkaException for unknown settings."""
+        """Create the first client. Raises KafkaException for unknown settings."""
         self._settings = settings
         self._client = _Client(settings)
 
@@ -180,7 +180,7 @@ class KafkaProducer:
                 failure = await client.produce(record, partial(reports.note, place))
             if failure is not None:
                 reports.note(place, failure)
-        if not await reports.are_all_there(TOLD_AFTER_SECONDS):
+        if not await reports.are_all_there(REPORT_TIMEOUT_SECONDS):
             if client.trouble:
                 logger.warning("handler.counterpart_away", extra={"counterpart": "kafka", "error": client.trouble})
             await reports.are_all_there()
@@ -191,7 +191,7 @@ class KafkaProducer:
         from confluent_kafka import KafkaException
 
         with contextlib.suppress(KafkaException):
-            await self.look_up(topic, ASK_SECONDS)
+            await self.look_up(topic, LOOKUP_TIMEOUT_SECONDS)
 
 
 class _Client:
@@ -238,7 +238,7 @@ class _Client:
                 )
                 return None
             except BufferError:  # the buffer has room again when records are confirmed or expire
-                await asyncio.sleep(FULL_SECONDS)
+                await asyncio.sleep(QUEUE_POLL_SECONDS)
             except KafkaException as error:
                 self._note_fatal(error.args[0])
                 return RecordFailure(error.args[0], is_sent=False)

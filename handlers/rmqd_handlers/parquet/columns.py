@@ -19,10 +19,10 @@ from rmqd_handlers.message_values import (
     Value,
     as_bytes,
     as_text,
-    exactly,
     in_utc,
     number_in,
     time_of,
+    with_scale,
 )
 from rmqd_handlers.option_kinds import decimal_of
 
@@ -48,7 +48,7 @@ _OF_FIELDS: Final = {
     "body": pa.binary(),
 }
 
-ARCHIVED: Final = (
+ARCHIVE_COLUMNS: Final = (
     "broker queue_id queue_offset msg_id offset_msg_id keys tags body properties flag sys_flag born_timestamp "
     "store_timestamp born_host store_host reconsume_times sharding_key commit_log_offset"
 ).split()
@@ -96,7 +96,7 @@ def archived() -> tuple[ParquetColumn, ...]:
         return ParquetColumn(name, types.get(name, pa.string()), lambda opened: get(opened.message))
 
     types = {"commit_log_offset": pa.int64(), "flag": pa.int32(), "sys_flag": pa.int32(), **_OF_FIELDS}
-    return tuple(map(of, ARCHIVED))
+    return tuple(map(of, ARCHIVE_COLUMNS))
 
 
 def table(columns: tuple[ParquetColumn, ...], rows: list[tuple[Any, ...]]) -> pa.Table:
@@ -153,7 +153,7 @@ def _float(value: Any) -> float:
 
 
 def _decimal(value: Any, kind: pa.DataType) -> Decimal:
-    made = exactly(Decimal(_number(value)), kind.precision, kind.scale)
+    made = with_scale(Decimal(_number(value)), kind.precision, kind.scale)
     if made is None:
         raise ValueError(f"it has more than {kind.precision} digits, or more than {kind.scale} after the point")
     return made

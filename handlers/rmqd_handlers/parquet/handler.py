@@ -19,9 +19,9 @@ from rmqd import Batch, Message, MessageQueue
 from rmqd.handler_api.destinations.archive_manifest import encode
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid, acknowledge_written, try_again, valid
 from rmqd_handlers.message_values import MessageValue, ParsedMessage, time_of
-from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, SizeBytes, TypeName, need, option
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, SizeBytes, TypeName, option, require
 from rmqd_handlers.parquet.stored_files import (
-    RANGE,
+    OFFSETS_PER_FOLDER,
     SCHEME,
     Bucket,
     ListedOffsets,
@@ -49,11 +49,11 @@ class Row:
         """Rows with the same place are written to one file. Date and topic are the file's folders; the range of offsets
         is the folder of its entry.
         """
-        return self.date, self.message.topic, self.message.queue_offset // RANGE
+        return self.date, self.message.topic, self.message.queue_offset // OFFSETS_PER_FOLDER
 
 
-class Filling:
-    """Rows of one queue that are not yet written. Only the handler's calls add rows, and they wait for the file."""
+class UnwrittenRows:
+    """Rows of one queue that are not written yet. Calls of the handler add rows, and wait until the file is written."""
 
     def __init__(self, queue: MessageQueue, most_bytes: int) -> None:
         self.queue = queue
@@ -131,7 +131,7 @@ def _apart(rows: list[Row]) -> Iterator[list[Row]]:
 
 logger = logging.getLogger(__name__)
 
-QUIET_SECONDS: Final = 1.0
+NEWS_AFTER_SECONDS: Final = 1.0
 """A queue whose messages pause for this long may have been owned by another member meanwhile."""
 PARTITIONS: Final = {"date", "topic"}
 
@@ -180,7 +180,7 @@ class Parquet:
             return self
 
     def __init__(self, options: Options) -> None:
-        need("pyarrow", "parquet")
+        require("pyarrow", "parquet")
         from rmqd_handlers.parquet.columns import archived, mapped
 
         self._options = options
@@ -214,7 +214,7 @@ class Parquet:
     async def handle(self, batch: Batch) -> None:
         if rows := [row for _, row in valid(batch, self._row, self._options.on_invalid)]:
             files = self._files_of(batch)
-            if unlisted := await files.unlisted(rows, self._options.retry_for):
+            if unlisted := await files.rows_without_file(rows, self._options.retry_for):
                 await self._filling_of(files).take(unlisted)
             acknowledge_written(batch)
 
@@ -226,21 +226,21 @@ class Parquet:
         queue, message = batch.message_queue, batch[0]  # a batch belongs to one lite topic
         source = str(message.identity.of_queue(queue))
         if source not in self._queues:
-            # all lite topics share the former name, and a replay writes messages again
+            # all lite topics had the same former name, and a replay writes messages again
             former = None if message.lite_topic or message.identity.replay else queue
             self._queues[source] = _QueueFiles(self._store, queue, source, former)
         return self._queues[source]
 
-    def _filling_of(self, files: _QueueFiles) -> Filling:
+    def _filling_of(self, files: _QueueFiles) -> UnwrittenRows:
         """Return the file that now gathers a queue's messages. A new one is closed after a while."""
         if files.filling is None:
-            files.filling = Filling(files.queue, self._options.roll_size)
+            files.filling = UnwrittenRows(files.queue, self._options.roll_size)
             task = asyncio.create_task(self._fill_and_write(files, files.filling), name=f"parquet:{files.queue}")
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
         return files.filling
 
-    async def _fill_and_write(self, files: _QueueFiles, filling: Filling) -> None:
+    async def _fill_and_write(self, files: _QueueFiles, filling: UnwrittenRows) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(filling.due.wait(), self._options.roll_after)
         files.filling = None
@@ -292,14 +292,14 @@ class _QueueFiles:
     def __init__(self, store: Store, queue: MessageQueue, source: str, former: MessageQueue | None) -> None:
         self.queue = queue
         self.source = source
-        self.filling: Filling | None = None
-        self.closing: list[Filling] = []
+        self.filling: UnwrittenRows | None = None
+        self.closing: list[UnwrittenRows] = []
         self.listed = ListedOffsets(store, source, former)
         self._turn = asyncio.Lock()
         self._next_offset = -1
         self._seen_at = 0.0
 
-    async def unlisted(self, rows: list[Row], retry_for_seconds: float) -> list[Row]:
+    async def rows_without_file(self, rows: list[Row], retry_for_seconds: float) -> list[Row]:
         """Return the rows that are in no listed file. Raises OSError if that is unknown."""
         first, last = rows[0].message.queue_offset, rows[-1].message.queue_offset
         async with self._turn:
@@ -307,7 +307,7 @@ class _QueueFiles:
                 await closing.settled(rows)
             now = time.monotonic()
             # after a pause, later offsets may be listed too, by a member that owned the queue and did not commit
-            is_news = first < self._next_offset or now - self._seen_at > QUIET_SECONDS
+            is_news = first < self._next_offset or now - self._seen_at > NEWS_AFTER_SECONDS
 
             async def look() -> None:
                 self.listed.learn(first, last, await asyncio.to_thread(self.listed.read, first, last))

@@ -143,7 +143,7 @@ def _make(folder: Path) -> None:
         sync_folder(one.parent)
 
 
-RANGE: Final = 1_000_000
+OFFSETS_PER_FOLDER: Final = 1_000_000
 MAX_RUNS: Final = 20_000
 
 _FileRun = tuple[int, int, int, int, str]
@@ -166,7 +166,7 @@ def entry_of(
     stem = stem_of(offsets[0], offsets[-1], source + ids)
     prefix = "" if queue.topic == topic else "retry-"
     name = f"{prefix}{quote(queue.broker_name, safe='')}-{queue.queue_id}-{stem}.parquet"
-    return f"{_folder(source, offsets[0] // RANGE)}/{stem}{ENTRY_ENDING}", ManifestEntry(
+    return f"{_folder(source, offsets[0] // OFFSETS_PER_FOLDER)}/{stem}{ENTRY_ENDING}", ManifestEntry(
         file=f"date={date}/topic={quote(topic, safe='')}/{name}",
         rows=len(messages),
         size_bytes=size_bytes,
@@ -302,7 +302,7 @@ def _folder(source: str, number: int) -> str:
 
 
 def _ranges(first: int, last: int) -> range:
-    return range(first // RANGE, last // RANGE + 1)
+    return range(first // OFFSETS_PER_FOLDER, last // OFFSETS_PER_FOLDER + 1)
 
 
 def _last_of(name: str) -> int:

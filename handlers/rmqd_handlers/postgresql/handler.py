@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rmqd.handler_api.destinations.upsert_sql import TARGET, UNIQUE_KEYS, listed, on_conflict, quoted
+from rmqd.handler_api.destinations.upsert_sql import TARGET_ALIAS, UNIQUE_KEYS, listed, on_conflict, quoted
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
-from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_unprepared, may_pass
+from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_temporary, is_unprepared
 from rmqd_handlers.message_values import MessageValue, ParsedMessage, Value, as_bytes, as_json, as_text, time_of
 from rmqd_handlers.option_kinds import (
-    BACKEND,
+    BACKEND_PID,
     CONNECT_SECONDS,
     MAX_CONNECTIONS,
     DurationSeconds,
     HandlerOptions,
     LibpqUrl,
     conninfo_of,
-    need,
     option,
+    require,
 )
 from rmqd_handlers.rows import (
     COLUMNS_TEXT,
@@ -203,7 +203,7 @@ class Table(WriteTarget):
     @property
     def _insert(self) -> str:
         overriding = " OVERRIDING SYSTEM VALUE" if self.mode == "copy" else ""  # as COPY itself
-        return f"INSERT INTO {_quoted(self.name)} AS {TARGET} ({listed(self.written)}){overriding}"
+        return f"INSERT INTO {_quoted(self.name)} AS {TARGET_ALIAS} ({listed(self.written)}){overriding}"
 
     @property
     def _on_conflict(self) -> str:
@@ -247,7 +247,7 @@ class PostgreSql(RowHandler[Table]):
             return self
 
     def __init__(self, options: Options) -> None:
-        need("psycopg_pool", "postgresql")
+        require("psycopg_pool", "postgresql")
         super().__init__("postgresql", options.on_invalid, options.retry_for)
         self._options = options
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]
@@ -263,7 +263,7 @@ class PostgreSql(RowHandler[Table]):
         conninfo = conninfo_of(self._options.url.get_secret_value())
         async with await AsyncConnection.connect(conninfo) as connection:
             self._target = await self._look_up(connection)
-            self._prepares = await (await connection.execute(BACKEND)).fetchone() == (connection.info.backend_pid,)
+            self._prepares = await (await connection.execute(BACKEND_PID)).fetchone() == (connection.info.backend_pid,)
         self._pool = AsyncConnectionPool(
             conninfo,
             min_size=1,
@@ -285,7 +285,7 @@ class PostgreSql(RowHandler[Table]):
         return Error, TableError
 
     def _may_pass(self, error: Any) -> bool:
-        return may_pass(error)
+        return is_temporary(error)
 
     async def _read_target(self) -> Table:
         async with self._connected(self._target, ()) as connection, connection.transaction():
@@ -297,7 +297,7 @@ class PostgreSql(RowHandler[Table]):
 
     @asynccontextmanager
     async def _connected(self, table: Table, rows: Rows) -> AsyncIterator[AsyncConnection[Any]]:
-        """Raises the driver's error classes with texts that contain no values."""
+        """Open a connection. Errors keep the driver's class, but their texts contain no values."""
         from psycopg import Error
 
         try:
@@ -320,7 +320,7 @@ class PostgreSql(RowHandler[Table]):
                 if is_standby(error):
                     await connection.close()  # the pool replaces it with a connection to the new primary
                 is_of_counterpart = fault_of(error, target.written) is ErrorCause.COUNTERPART
-                if is_of_counterpart and (connection.closed or may_pass(error)):
+                if is_of_counterpart and (connection.closed or is_temporary(error)):
                     raise
                 return WrittenRows(await self._write_each(connection, target, rows))
         return WrittenRows()
@@ -353,7 +353,7 @@ class PostgreSql(RowHandler[Table]):
                 except DatabaseError as error:
                     fault = fault_of(error, table.written)
                     if fault is ErrorCause.COUNTERPART:
-                        if may_pass(error) or not await _is_of_values(connection, table, row, error):
+                        if is_temporary(error) or not await _is_of_values(connection, table, row, error):
                             raise
                         fault = ErrorCause.MESSAGE
                     elif not await _may_satisfy(connection, table, error):

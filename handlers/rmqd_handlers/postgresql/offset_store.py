@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from rmqd.offset_stores import OffsetStoreError, StoredProgress, StoredQueue
-from rmqd_handlers.option_kinds import CONNECT_SECONDS, MAX_CONNECTIONS, HandlerOptions, LibpqUrl, conninfo_of, need
+from rmqd_handlers.option_kinds import CONNECT_SECONDS, MAX_CONNECTIONS, HandlerOptions, LibpqUrl, conninfo_of, require
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection
@@ -46,7 +46,7 @@ class PostgresqlOffsets:
         max_connections: int = MAX_CONNECTIONS
 
     def __init__(self, options: Options) -> None:
-        need("psycopg_pool", "postgresql")
+        require("psycopg_pool", "postgresql")
         self._options = options
         self._slots = asyncio.Semaphore(options.max_connections)
         self._pool: AsyncConnectionPool[AsyncConnection[Any]]

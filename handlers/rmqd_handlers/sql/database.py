@@ -19,9 +19,9 @@ from sqlalchemy import Connection, Engine
 from rmqd import AlreadyHandled, Message
 from rmqd_handlers.away import AwayError
 from rmqd_handlers.faults import ErrorCause, connection_error_text, error_text
-from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS
+from rmqd_handlers.option_kinds import BACKEND_PID, CONNECT_SECONDS
 from rmqd_handlers.rows import RefusedRow, Row, Rows, RowsRefusedError, WrittenRows
-from rmqd_handlers.sql.engine import fault_of, has_ended, is_of_connection, make_engine, may_pass
+from rmqd_handlers.sql.engine import fault_of, has_ended, is_of_connection, is_temporary, make_engine
 from rmqd_handlers.sql.target import RowTarget
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def _cancel_process(engine: Engine, process: int) -> None:
     """Cancel by SQL: psycopg2's own cancellation blocks all threads of this process until the server responds."""
     with engine.connect() as other:
         driver: Any = other.connection.dbapi_connection
-        if other.exec_driver_sql(BACKEND).scalar() != driver.info.backend_pid:
+        if other.exec_driver_sql(BACKEND_PID).scalar() != driver.info.backend_pid:
             raise AwayError("a pool hides the process of the statement")
         other.exec_driver_sql(f"SELECT pg_cancel_backend({process})")
 
@@ -242,7 +242,7 @@ class Database:
 
     @contextlib.contextmanager
     def _transaction(self, target: RowTarget, rows: Rows, work: DatabaseCall) -> Iterator[Connection]:
-        """Raises AwayError or RowsRefusedError, instead of an error whose text may contain values."""
+        """Open a transaction for these rows. Raises AwayError or RowsRefusedError, whose texts contain no values."""
         work.check()
         try:
             connection = self._engine.connect()
@@ -261,7 +261,7 @@ class Database:
                 text = error_text(error, target.names, (value for _, row in rows for value in row))
                 if is_of_connection(error):
                     connection.invalidate()
-                if fault is ErrorCause.COUNTERPART and may_pass(error):
+                if fault is ErrorCause.COUNTERPART and is_temporary(error):
                     raise AwayError(text) from None
                 raise RowsRefusedError(text, fault) from None
 
@@ -284,7 +284,7 @@ class Database:
             if of_row is None:  # an error of the mark or the savepoint
                 raise
             fault = fault_of(of_row, _written_columns(target, [(message, row)]))
-            if fault is ErrorCause.COUNTERPART and may_pass(of_row):
+            if fault is ErrorCause.COUNTERPART and is_temporary(of_row):
                 raise of_row from None
             refused = RefusedRow(message, fault, error_text(of_row, target.names, row))
             # the savepoint no longer exists, so it cannot be rolled back

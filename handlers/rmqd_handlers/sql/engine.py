@@ -12,7 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from rmqd_handlers import faults
 from rmqd_handlers.faults import ErrorCause
-from rmqd_handlers.option_kinds import BACKEND, CONNECT_SECONDS, PARAMETERS
+from rmqd_handlers.option_kinds import BACKEND_PID, CONNECT_SECONDS, PARAMETERS
 from rmqd_handlers.sql.target import json_serializer
 
 WAIT_SECONDS: Final = 5.0  # limit for getting a connection of the pool, which has one for each thread
@@ -32,7 +32,7 @@ CONNECT_ARGS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """Arguments for drivers, by SQLAlchemy's driver names, in addition to the option `connect_args`."""
 _IN_ERROR: Final = 3  # libpq's PQTRANS_INERROR
-KNOWS_JSON: Final = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
+JSON_DIALECTS: Final = ("sqlite", "postgresql", "mysql", "mariadb", "mssql")
 
 
 class UrlError(Exception):
@@ -46,7 +46,7 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
         dialect = parsed.get_dialect()
     except NoSuchModuleError as error:
         raise UrlError(f"{error}; install the package of this dialect") from None
-    except ArgumentError:  # its text may contain the URL
+    except ArgumentError:  # the error may contain the URL
         raise UrlError(
             "url is not a valid database URL; expected DIALECT+DRIVER://user:password@host/database"
         ) from None
@@ -55,7 +55,7 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
             f"{dialect.driver} is an asynchronous driver; expected a synchronous one, such as postgresql+psycopg, "
             "mysql+pymysql or sqlite"
         )
-    settings: dict[str, Any] = {"json_serializer": json_serializer} if dialect.name in KNOWS_JSON else {}
+    settings: dict[str, Any] = {"json_serializer": json_serializer} if dialect.name in JSON_DIALECTS else {}
     if parsed.database in (None, "", ":memory:") and dialect.name == "sqlite":
         raise UrlError("an in-memory SQLite database ends with its connection; expected sqlite:////path/to/file")
     try:
@@ -84,7 +84,7 @@ def make_engine(url: str, connect_args: Mapping[str, Any], max_connections: int)
 def _prepare_unless_pooled(connection: Any, _: object) -> None:
     """Disable prepared statements behind a pool, which mixes up the statements of its clients."""
     with connection.transaction():
-        if connection.execute(BACKEND).fetchone() != (connection.info.backend_pid,):
+        if connection.execute(BACKEND_PID).fetchone() != (connection.info.backend_pid,):
             connection.prepare_threshold = None
 
 
@@ -127,10 +127,10 @@ def fault_of(error: Exception, written: Collection[str] | None) -> ErrorCause:
     return ErrorCause.MESSAGE if is_value else ErrorCause.COUNTERPART
 
 
-def may_pass(error: Exception) -> bool:
+def is_temporary(error: Exception) -> bool:
     """Return whether to retry at once."""
     if isinstance(error, DBAPIError):
-        return error.connection_invalidated or faults.may_pass(error.orig)
+        return error.connection_invalidated or faults.is_temporary(error.orig)
     return isinstance(error, PoolTimeoutError)
 
 

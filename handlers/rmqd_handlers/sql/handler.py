@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, AwayError, OnInvalid
 from rmqd_handlers.faults import connection_error_text
 from rmqd_handlers.message_values import MessageValue
-from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, SqlAlchemyUrl, need, option
+from rmqd_handlers.option_kinds import MAX_CONNECTIONS, DurationSeconds, HandlerOptions, SqlAlchemyUrl, option, require
 from rmqd_handlers.rows import (
     COLUMNS_TEXT,
     KEY,
@@ -70,7 +70,7 @@ class Sql(RowHandler["RowTarget"]):
             return self
 
     def __init__(self, options: Options) -> None:
-        need("sqlalchemy", "sql")
+        require("sqlalchemy", "sql")
         super().__init__("sql", options.on_invalid, options.retry_for)
         self._options = options
         self._database: Database

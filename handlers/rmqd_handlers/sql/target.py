@@ -161,8 +161,8 @@ _READERS: Final[tuple[tuple[type[types.TypeEngine[Any]], Callable[[Any], Any], s
 )
 
 
-ON_CONFLICT: Final = ("postgresql", "sqlite")
-ON_DUPLICATE_KEY: Final = ("mysql", "mariadb")
+ON_CONFLICT_DIALECTS: Final = ("postgresql", "sqlite")
+ON_DUPLICATE_KEY_DIALECTS: Final = ("mysql", "mariadb")
 
 
 class TargetError(Exception):
@@ -221,7 +221,7 @@ def of_table(
 
 def _check_key(connection: Connection, table: Table, name: str, written: Sequence[str], key: Sequence[str]) -> None:
     dialect = connection.dialect.name
-    if dialect not in (*ON_CONFLICT, *ON_DUPLICATE_KEY):
+    if dialect not in (*ON_CONFLICT_DIALECTS, *ON_DUPLICATE_KEY_DIALECTS):
         raise TargetError(
             f"key works with sqlite, postgresql, mysql and mariadb, not with {dialect}; use a statement instead of "
             "the table, such as a MERGE"
@@ -234,7 +234,7 @@ def _check_key(connection: Connection, table: Table, name: str, written: Sequenc
             f"CREATE UNIQUE INDEX {table.name}_{'_'.join(key)} ON {name} ({listed})"
         )
     others = [one for one in unique if one != set(key) and one & set(written)]
-    if others and dialect in ON_DUPLICATE_KEY:
+    if others and dialect in ON_DUPLICATE_KEY_DIALECTS:
         raise TargetError(
             f"{name} has another unique index, of {', '.join(sorted(others[0]))}: {dialect} does not report which "
             "index a row violates, so rows with other keys could be skipped or overwritten; use a statement instead "
@@ -260,7 +260,7 @@ def _insert(
     if not key:
         return insert(table).inline()
     changed = [name for name in written if name not in key] if mode == "upsert" else []
-    if dialect in ON_DUPLICATE_KEY:
+    if dialect in ON_DUPLICATE_KEY_DIALECTS:
         return _on_duplicate_key(table, changed, key, version)
     made = (postgresql.insert if dialect == "postgresql" else sqlite.insert)(table).inline()
     if not changed:

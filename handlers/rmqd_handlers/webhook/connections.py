@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Tls(HandlerOptions):
-    """The same keys as `client.tls`."""
+    """The TLS settings of a webhook, with the keys of `client.tls`."""
 
     ca_file: Path | None = option(None, "PEM file of the authorities to trust; default: the system's")
     cert_file: Path | None = option(None, "PEM file of this client's certificate")

@@ -25,7 +25,7 @@ from rmqd_handlers.away import (
     valid,
 )
 from rmqd_handlers.message_values import InvalidBodyError
-from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, need, option
+from rmqd_handlers.option_kinds import DurationSeconds, HandlerOptions, option, require
 from rmqd_handlers.webhook.connections import (
     IDLE_SECONDS,
     Action,
@@ -41,10 +41,10 @@ from rmqd_handlers.webhook.content import ONE_BY_ONE, Contents, Format, Scheme, 
 if TYPE_CHECKING:
     import httpx
 
-ANSWER_BYTES: Final = 64 << 10
+MAX_RESPONSE_BYTES: Final = 64 << 10
 """How much of a response is read; a connection with a longer response is closed."""
 REASON_CHARACTERS: Final = 500
-MOVED_SECONDS: Final = 30.0
+REDIRECT_RETRY_SECONDS: Final = 30.0
 _NO_BLANKS: Final = re.compile(r"[^\s\x00-\x1f\x7f]+")
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
@@ -131,7 +131,7 @@ class Webhook:
             return self
 
     def __init__(self, options: Options) -> None:
-        need("httpx", "webhook")
+        require("httpx", "webhook")
         self._options = options
         self._contents = Contents(options.format, options.content_type, options.event_source, options.event_type)
         secret = options.signing_secret
@@ -242,7 +242,7 @@ class Webhook:
             case "dead_letter":
                 raise DeadLetter(said)
             case "wait" if response.has_redirect_location:
-                raise MovedError(said, MOVED_SECONDS)
+                raise MovedError(said, REDIRECT_RETRY_SECONDS)
             case "wait" | "retry" as action:
                 wait_seconds = retry_after_seconds(response.headers.get("Retry-After"))
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)
@@ -261,7 +261,7 @@ class Webhook:
             ):
                 async for chunk in response.aiter_raw():
                     answer += chunk
-                    if len(answer) > ANSWER_BYTES:
+                    if len(answer) > MAX_RESPONSE_BYTES:
                         break
         except TimeoutError:
             raise TimeoutError(f"no complete response within {self._options.timeout:g} s") from None

@@ -213,7 +213,7 @@ def _negative(operand: Operand) -> Operand:
     def evaluate(properties: Properties) -> Value:
         value = operand.evaluate(properties)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return None  # also for a property, whose value is a string
+            return None  # only numbers can be negated; the value of a property is a string
         return Long(-value) if isinstance(value, Long) else -value
 
     return Operand("negative", evaluate)

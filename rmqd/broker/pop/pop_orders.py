@@ -155,7 +155,7 @@ class ConsumerOrderInfoManager:
         return self._due[0][0] if self._due else None
 
     def deliver_next(self, now_ms: int) -> None:
-        """Call `free` for the next queue, which is open now."""
+        """Call `free` for the next queue: its messages can be popped again."""
         _, key = heappop(self._due)
         self._free(key)
 

@@ -27,7 +27,7 @@ _SLACK: Final = 1000
 """The heap may have this many entries more than hidden messages, because it keeps acknowledged ones for a while."""
 
 
-class Popped(NamedTuple):
+class HiddenPop(NamedTuple):
     """A hidden message, as its handle names it. Times are milliseconds of the broker's clock."""
 
     topic: str
@@ -66,21 +66,21 @@ class PopReviveService:
         self._offsets = offsets
         self._journal = journal
         self._wake = wake
-        self._hidden: dict[Popped, None] = {}
-        self._by_queue: defaultdict[tuple[str, int], set[Popped]] = defaultdict(set)
-        self._due: list[tuple[int, Popped]] = []
+        self._hidden: dict[HiddenPop, None] = {}
+        self._by_queue: defaultdict[tuple[str, int], set[HiddenPop]] = defaultdict(set)
+        self._due: list[tuple[int, HiddenPop]] = []
         """A heap by time. An entry is valid only while its message is hidden."""
         for key, _ in journal.items(JournalKind.POPPED):
             self._add(_parsed(key))
         store.keep(self._needed_from)
 
-    def hide(self, messages: Iterable[Popped]) -> None:
+    def hide(self, messages: Iterable[HiddenPop]) -> None:
         for popped in messages:
             self._journal.put(JournalKind.POPPED, key_of(*popped), "")
             self._add(popped)
             self._wake(popped.due_ms)
 
-    def settle(self, popped: Popped) -> None:
+    def settle(self, popped: HiddenPop) -> None:
         """Stop hiding a message: it is acknowledged, or has a new handle. An outdated handle has no effect."""
         if popped in self._hidden:
             self._remove(popped)
@@ -105,12 +105,12 @@ class PopReviveService:
         heappop(self._due)
         self._remove(popped)
 
-    def _add(self, popped: Popped) -> None:
+    def _add(self, popped: HiddenPop) -> None:
         self._hidden[popped] = None
         self._by_queue[popped.topic, popped.queue_id].add(popped)
         heappush(self._due, (popped.due_ms, popped))
 
-    def _remove(self, popped: Popped) -> None:
+    def _remove(self, popped: HiddenPop) -> None:
         del self._hidden[popped]
         queue = popped.topic, popped.queue_id
         self._by_queue[queue].discard(popped)
@@ -118,7 +118,7 @@ class PopReviveService:
             del self._by_queue[queue]
         self._journal.delete(JournalKind.POPPED, key_of(*popped))
 
-    def _revive(self, popped: Popped) -> None:
+    def _revive(self, popped: HiddenPop) -> None:
         queue = self._store.queue(popped.topic, popped.queue_id)
         entry = None if queue is None else queue.entry(popped.offset)
         record = None if entry is None else self._store.record(entry.commit_log_offset)
@@ -135,7 +135,7 @@ class PopReviveService:
         except InvalidMessageError:  # the message has no room for more properties, so store it without them
             self._store.put(replace(_again(message, popped, retry, queue_id), properties=message.properties))
 
-    def _retry_queue(self, retry: str, popped: Popped) -> int:
+    def _retry_queue(self, retry: str, popped: HiddenPop) -> int:
         """Return the retry topic's queue for a message. If it is missing, create the topic or add queues."""
         origin = self._topics.get(popped.topic)
         queues = RETRY_QUEUES
@@ -154,7 +154,7 @@ class PopReviveService:
         return min((one.offset for one in self._by_queue.get((topic, queue_id), ())), default=None)
 
 
-def _again(message: StoredMessage, popped: Popped, topic: str, queue_id: int) -> StoredMessage:
+def _again(message: StoredMessage, popped: HiddenPop, topic: str, queue_id: int) -> StoredMessage:
     properties = {**message.properties, ORIGIN_GROUP: popped.group}
     if message.reconsume_times == 0 or FIRST_POP_TIME not in properties:
         properties[FIRST_POP_TIME] = str(popped.pop_time)
@@ -168,6 +168,6 @@ def _again(message: StoredMessage, popped: Popped, topic: str, queue_id: int) ->
     )
 
 
-def _parsed(key: str) -> Popped:
+def _parsed(key: str) -> HiddenPop:
     topic, group, *numbers = key.split(SEPARATOR)
-    return Popped(topic, group, *map(int, numbers))
+    return HiddenPop(topic, group, *map(int, numbers))

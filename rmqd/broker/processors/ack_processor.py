@@ -9,7 +9,7 @@ from typing import Final
 
 from rmqd.broker.held_requests import GroupQueue
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply, refusing_with
-from rmqd.broker.pop.revive import Popped
+from rmqd.broker.pop.revive import HiddenPop
 from rmqd.broker.processors.pop_processor import illegal_queue, known_topic
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
@@ -62,7 +62,7 @@ class AckProcessor(RequestProcessor):
             store = self._broker.store
             low, high = store.min_offset(topic, ack.queue_id), store.max_offset(topic, ack.queue_id)
             for offset in ack.offsets:
-                popped = Popped(topic, group, ack.queue_id, offset, ack.pop_time, ack.invisible_time)
+                popped = HiddenPop(topic, group, ack.queue_id, offset, ack.pop_time, ack.invisible_time)
                 if not low <= offset <= high:
                     continue
                 if ack.revive_queue_id == ORDER_REVIVE_QUEUE:
@@ -144,7 +144,7 @@ class AckProcessor(RequestProcessor):
         store = self._broker.store
         return store.min_offset(header.topic, header.queue_id), store.max_offset(header.topic, header.queue_id)
 
-    def _acknowledge_in_order(self, channel: Channel, popped: Popped) -> None:
+    def _acknowledge_in_order(self, channel: Channel, popped: HiddenPop) -> None:
         key = _order_key(popped)
         if not self._acknowledge_next(key, popped.offset, popped.pop_time):
             committed = self._broker.offsets.get(popped.group, popped.topic, popped.queue_id)
@@ -166,13 +166,13 @@ class AckProcessor(RequestProcessor):
         return True
 
 
-def _popped(header: AckOrChange, handle: PopHandle) -> Popped:
-    return Popped(
+def _popped(header: AckOrChange, handle: PopHandle) -> HiddenPop:
+    return HiddenPop(
         header.topic, header.consumer_group, header.queue_id, header.offset, handle.pop_time, handle.invisible_time
     )
 
 
-def _order_key(popped: Popped) -> GroupQueue:
+def _order_key(popped: HiddenPop) -> GroupQueue:
     return GroupQueue(popped.topic, popped.group, popped.queue_id)
 
 

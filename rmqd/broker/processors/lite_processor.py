@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
-from rmqd.broker.processors.pop_processor import LATE_MS, from_legal_offset, start_of
+from rmqd.broker.processors.pop_processor import LATE_AFTER_MS, from_legal_offset, start_of
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE
@@ -99,7 +99,7 @@ class LiteProcessor(RequestProcessor):
 def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_ms: int) -> None:
     """Raise Refusal if the group must not pop lite topics of this parent topic."""
     ip, topic, group = broker.settings.brokerIP1, header.topic, header.consumer_group
-    if late_ms > LATE_MS:
+    if late_ms > LATE_AFTER_MS:
         raise Refusal(ResponseCode.POLLING_TIMEOUT, f"the broker[{ip}] pop message is timeout too much")
     if not broker.settings.brokerPermission & PERM_READ:
         raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{ip}] pop message is forbidden")

@@ -14,7 +14,7 @@ from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply, refusing_with
 from rmqd.broker.pop.pop_orders import pops_by_priority
-from rmqd.broker.pop.revive import Popped
+from rmqd.broker.pop.revive import HiddenPop
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.store.queue_store import GetMessageStatus, GetResult
 from rmqd.codes import RequestCode, ResponseCode
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rmqd.wire.bodies.config_bodies import TopicConfig
 
 
-LATE_MS: Final = 500
+LATE_AFTER_MS: Final = 500
 """A pop that arrives later than its own waiting time plus this is rejected, because its client no longer waits."""
 
 
@@ -97,7 +97,7 @@ def retry_topic_to_read(settings: BrokerSettings, group: str, topic: str, dice: 
 
 
 @dataclass(slots=True)
-class Taking:
+class PoppedMessages:
     """The messages that one pop has taken so far. `rest` is the number of messages left in the queues that it read."""
 
     broker: BrokerController
@@ -174,7 +174,7 @@ class Taking:
             broker.offsets.commit(group, topic, queue_id, start)
         else:
             broker.revive.hide(
-                Popped(topic, group, queue_id, offset, self.pop_time, header.invisible_time) for offset in offsets
+                HiddenPop(topic, group, queue_id, offset, self.pop_time, header.invisible_time) for offset in offsets
             )
             broker.offsets.commit(group, topic, queue_id, found.next_begin_offset)
         self.starts[queue] = start
@@ -251,7 +251,7 @@ class PopMessageProcessor(RequestProcessor):
         header = PopMessageRequestHeader.from_ext_fields({"bornTime": "0", **request.ext_fields})
         now_ms, ip = self._broker.now_ms(), self._broker.settings.brokerIP1
         born_ms = header.born_time or now_ms
-        if now_ms - born_ms - header.poll_time > LATE_MS:
+        if now_ms - born_ms - header.poll_time > LATE_AFTER_MS:
             remark = f"the broker[{ip}] pop message is timeout too much"
             raise Refusal(ResponseCode.POLLING_TIMEOUT, remark, NOTHING_POPPED)
         if header.max_msg_nums > receipt_handle.MAX_POP_MESSAGES:
@@ -266,7 +266,7 @@ class PopMessageProcessor(RequestProcessor):
         with refusing_with(NOTHING_POPPED):
             check_reading(broker, channel, header, "pop")
             wanted = self._wanted(header)
-        taking = Taking(broker, header, wanted, broker.now_ms(), self._revive_queue(header))
+        taking = PoppedMessages(broker, header, wanted, broker.now_ms(), self._revive_queue(header))
         taking.take(random.randrange(DICE))
         place = GroupQueue(header.topic, header.consumer_group, header.queue_id)
         code: ResponseCode | None = ResponseCode.SUCCESS
@@ -278,7 +278,7 @@ class PopMessageProcessor(RequestProcessor):
             broker.held_pops.wake(place)  # another pop, or another queue, may have more messages
         return None if code is None else self._reply(code, taking)
 
-    def _reply(self, code: ResponseCode, taking: Taking) -> Reply:
+    def _reply(self, code: ResponseCode, taking: PoppedMessages) -> Reply:
         header = PopMessageResponseHeader(
             pop_time=taking.pop_time,
             invisible_time=taking.header.invisible_time,

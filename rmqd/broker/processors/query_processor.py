@@ -29,7 +29,7 @@ from rmqd.wire.messages.encode import StoredMessage, decode_record
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 MAX_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
-MOST: Final = 64  # Java: maxMsgsNumBatch
+MAX_FOUND: Final = 64  # Java: maxMsgsNumBatch
 TAG_INDEX: Final = "T"
 _AT_ONCE: Final = 1000  # records checked in one turn of the loop, in about a millisecond
 _TAG: Final = "_RECALL_TAG_"
@@ -47,7 +47,7 @@ class QueryProcessor(RequestProcessor):
     async def query(self, channel: Channel, request: RemotingCommand) -> Reply:
         """QUERY_MESSAGE (12): the newest messages with a key, in the order in which they were stored."""
         header = QueryMessageRequestHeader.from_ext_fields(request.ext_fields)
-        most = min(header.max_num, MOST)
+        most = min(header.max_num, MAX_FOUND)
         if request.ext_fields.get(UNIQUE_KEY_QUERY, "").lower() == "true":
             most = MAX_FOR_UNIQUE_KEY
         has_key = _tagged if header.index_type == TAG_INDEX else _keyed

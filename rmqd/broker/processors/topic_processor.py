@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from rmqd.broker.broker_settings import TopicAttributeError, altered, parse_attributes
+from rmqd.broker.broker_settings import TopicAttributeError, changed_attributes, parse_attributes
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers, is_current
 from rmqd.broker.topic_registry import fault_of_topic, is_reserved, reserved_topics
@@ -134,7 +134,7 @@ class TopicProcessor(RequestProcessor):
             raise Refusal(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
         known = self._broker.topics.get(config.topic_name)
         try:
-            attributes = altered(None if known is None else known.attributes, config.attributes)
+            attributes = changed_attributes(None if known is None else known.attributes, config.attributes)
         except TopicAttributeError as error:
             raise Refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return replace(config, attributes=attributes)

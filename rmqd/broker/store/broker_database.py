@@ -144,7 +144,7 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, LastRecord]:
         last.begin(is_new)
     except sqlite3.Error as error:
         connection.close()
-        raise unusable(path, error) from error
+        raise storage_error(path, error) from error
     except OSError as error:
         connection.close()
         raise StorageError(f"the data dir {path.parent} cannot be used: {error}") from error
@@ -172,7 +172,7 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
         connection.executescript(_SCHEMA)
 
 
-def unusable(path: Path, error: sqlite3.Error) -> StorageError:
+def storage_error(path: Path, error: sqlite3.Error) -> StorageError:
     """Return the operator's error for an error of the database."""
     # Python's own errors, such as for text that is not UTF-8, have no code. rmqd never wrote such text, so it is
     # damage.

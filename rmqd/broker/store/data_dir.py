@@ -18,7 +18,7 @@ from typing import Any, Final
 import structlog
 
 from rmqd.broker.peer_channel import Refusal
-from rmqd.broker.store.broker_database import open_database, unusable
+from rmqd.broker.store.broker_database import open_database, storage_error
 from rmqd.broker.store.journal import JournalKind, LogRow, RecordRow
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, StorageError
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 
 FILE_NAME: Final = "broker.sqlite3"
 DISK_BYTES: Final = 1024 * 1024 * 1024
-HELD_BYTES: Final = 64 * 1024 * 1024  # newest records in memory, which consumers without lag read
+CACHE_BYTES: Final = 64 * 1024 * 1024  # newest records in memory, which consumers without lag read
 _RETRY_SECONDS: Final = 1.0
 _FULL: Final = (
     "service not available now. It may be caused by one of the following reasons: "
@@ -45,7 +45,7 @@ _DELETE: Final = "DELETE FROM journal WHERE kind = ? AND key = ?"
 
 
 class DataDir:
-    """A RecordLog and a Journal in a folder. HELD_BYTES of the newest records are also in memory.
+    """A RecordLog and a Journal in a folder. CACHE_BYTES of the newest records are also in memory.
 
     Raises StorageError if the folder cannot be locked or read.
     """
@@ -80,7 +80,7 @@ class DataDir:
             try:
                 row = self._connection.execute(_READ, (commit_log_offset,)).fetchone()
             except sqlite3.Error as error:
-                raise unusable(Path(self.name), error) from error
+                raise storage_error(Path(self.name), error) from error
             record = None if row is None else row[0]
         return record
 
@@ -146,7 +146,7 @@ class DataDir:
         """Commit, and unlock the folder."""
         with contextlib.suppress(StorageError):  # the error was logged already
             self.commit()
-        self._nothing_to_write()  # also after a failure, because a later attempt would have no database
+        self._nothing_to_write()  # also after a failure, because the database is closed now
         self._connection.close()
         self._last.close()
 
@@ -154,7 +154,7 @@ class DataDir:
         try:
             yield from self._connection.execute(query, values)
         except sqlite3.Error as error:
-            raise unusable(Path(self.name), error) from error
+            raise storage_error(Path(self.name), error) from error
 
     def _write(self) -> sqlite3.Error | None:
         """Write all changes in one transaction. Returns the error if nothing was written."""
@@ -192,11 +192,11 @@ class DataDir:
 
     def _forget_older(self) -> None:
         """Drop a quarter of the held records at once: a dict with many deletions at its front iterates slowly."""
-        if self._newest_bytes <= HELD_BYTES:
+        if self._newest_bytes <= CACHE_BYTES:
             return
         older = []
         for offset, record in self._newest.items():
-            if self._newest_bytes <= HELD_BYTES * 3 // 4:
+            if self._newest_bytes <= CACHE_BYTES * 3 // 4:
                 break
             older.append(offset)
             self._newest_bytes -= len(record)

@@ -75,7 +75,7 @@ class PutResult(NamedTuple):
     store_timestamp: int
 
 
-class Arrival(NamedTuple):
+class StoredArrival(NamedTuple):
     """A message that was just stored."""
 
     topic: str
@@ -107,8 +107,8 @@ class MessageStore:
         self._batches: dict[int, int] = {}
         """The number of members of each batch stored as one record, by commit log offset."""
         self.light = queue_store.LightQueues(journal)
-        self._listeners: list[Callable[[Arrival], None]] = []
-        self._light_listeners: list[Callable[[Arrival], None]] = []
+        self._listeners: list[Callable[[StoredArrival], None]] = []
+        self._light_listeners: list[Callable[[StoredArrival], None]] = []
         self._keepers: list[NeededFrom] = []
         self.change_settings(settings)
         self._recover()
@@ -124,11 +124,11 @@ class MessageStore:
         firsts = (queue.entry(queue.min_offset) for queue in self._queues.values())
         return min((entry for entry in firsts if entry is not None), default=None)
 
-    def on_arrival(self, listener: Callable[[Arrival], None]) -> None:
+    def on_arrival(self, listener: Callable[[StoredArrival], None]) -> None:
         """Call `listener` for each message, right after it is stored."""
         self._listeners.append(listener)
 
-    def on_light_arrival(self, listener: Callable[[Arrival], None]) -> None:
+    def on_light_arrival(self, listener: Callable[[StoredArrival], None]) -> None:
         """Call `listener` for each light queue that a message is added to."""
         self._light_listeners.append(listener)
 
@@ -171,14 +171,14 @@ class MessageStore:
         self.size_bytes += size
         if self.size_bytes > self._room_until:
             self._make_room()
-        arrival = Arrival(topic, queue_id, queue_offset, tags_code, record)
+        arrival = StoredArrival(topic, queue_id, queue_offset, tags_code, record)
         for listener in self._listeners:
             listener(arrival)
         if light:
             self.light.put(light, queue_store.QueueEntry(at, size, tags_code, now))
             for name, offset in light.items():
                 for listener in self._light_listeners:
-                    listener(Arrival(name, LIGHT_QUEUE_ID, offset, tags_code, record))
+                    listener(StoredArrival(name, LIGHT_QUEUE_ID, offset, tags_code, record))
         return PutResult(queue_offset, at, now)
 
     def record(self, commit_log_offset: int) -> bytes | None:

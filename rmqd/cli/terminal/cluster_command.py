@@ -13,7 +13,7 @@ import typer
 
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
-from rmqd.cli.terminal.output import Answer, plain, say, say_json
+from rmqd.cli.terminal.output import Answer, say, say_json, to_document
 from rmqd.errors import BrokerAwayError, ConfigError, ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import without_namespace, wrap_namespace
@@ -162,7 +162,7 @@ class ClusterOptions:
                 return ClusterTarget(None, without_config=_by_environment(addresses))
         try:
             if nameserver is not None and self.config is None and not _finds_config():
-                bare = load.Loading(
+                bare = load.ConfigProblems(
                     config_source.bare_source([f"nameserver={nameserver}", *(self.overrides or ())])
                 ).trusted()
                 return ClusterTarget(
@@ -183,7 +183,7 @@ class ClusterOptions:
         target: ClusterTarget,
         question: Callable[[broker_queries.Brokers], Awaitable[tuple[Answer, Mapping[str, RmqdError]]]],
         text: Callable[[Any], None],
-        document: Callable[[Answer], object] = plain,
+        document: Callable[[Answer], object] = to_document,
     ) -> None:
         """Query the brokers of a cluster, and print the answer: its JSON document, or the document as text.
 
@@ -237,7 +237,7 @@ def _refusal(err: bool) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class OwnGroup:
+class ConfigGroup:
     """One configured group, for commands that run its handler. The handler was found, and its options are valid."""
 
     name: str
@@ -248,7 +248,7 @@ class OwnGroup:
     connection: client_options.ClientOptions
 
     @classmethod
-    def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> OwnGroup:
+    def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> ConfigGroup:
         """Return the group, or the group with its `canary` as its handler.
 
         Raises ConfigError; ends the command with 2 if the group is unknown, or has no canary.

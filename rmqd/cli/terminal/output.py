@@ -132,7 +132,7 @@ def say_json(document: object) -> None:
     typer.echo(json.dumps(document, indent=2, default=str))
 
 
-def plain(found: Any) -> Any:
+def to_document(found: Any) -> Any:
     """Return the document of a dataclass, or of each in a list."""
     return [asdict(one) for one in found] if isinstance(found, list) else asdict(found)
 

@@ -21,22 +21,22 @@ from rmqd.daemon.http.status_view import (
     QUEUE_COLUMNS,
     Fields,
     StatusColumn,
+    call_time,
     cell,
     number,
+    problem_of,
     rate,
     stall_lines,
     state_word,
     style_of,
-    took,
-    trouble,
 )
 from rmqd.runtime.figures import sum_of_known
-from rmqd.runtime.live_screen import picture_of
+from rmqd.runtime.live_screen import fill_screen
 from rmqd.runtime.plain_text import age
 
 MIN_NAME: Final = 8
-ROOMY: Final = 20  # a screen with at least this many lines shows three lines of problems
-AROUND: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
+TALL_SCREEN_LINES: Final = 20  # a screen with at least this many lines shows three lines of problems
+FRAME_LINES: Final = 5  # lines other than rows: two at the top, an empty one, the heading, the keys
 KEYS: Final = "Enter queues  p pause  d diagnose  / filter  < > sort  ? help  q quit"
 QUEUE_KEYS: Final = "Esc back  p pause queue  d diagnose  / filter  < > sort  ? help  q quit"
 PAGE_KEYS: Final = "up, down, page up, page down  Esc back"
@@ -206,12 +206,12 @@ class TerminalSize:
     @property
     def rows(self) -> int:
         """The number of rows that fit on the screen."""
-        return max(1, self.height - AROUND - self.below)
+        return max(1, self.height - FRAME_LINES - self.below)
 
     @property
     def below(self) -> int:
         """The number of lines for problems of the selected row."""
-        return 3 if self.height >= ROOMY else 1
+        return 3 if self.height >= TALL_SCREEN_LINES else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ def frame(state: ViewState, last_status: LastStatus, size: TerminalSize) -> Grou
     last = _last_line(state)
     for line in (*lines, last):
         line.truncate(size.width, overflow="ellipsis")
-    return picture_of(lines, [last], size.height)
+    return fill_screen(lines, [last], size.height)
 
 
 def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
@@ -281,7 +281,7 @@ def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: 
     for number_of_row, row in enumerate(rows[first : first + shown], first):
         line = _row(columns, name, row)
         if size.width - line.cell_len > 20 and not state.group:
-            line.append(f"  {trouble(row)}", "red")
+            line.append(f"  {problem_of(row)}", "red")
         if number_of_row == place:
             line.append(" " * max(0, size.width - line.cell_len))
             line.stylize("reverse")
@@ -296,7 +296,7 @@ def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: 
 
 def _said_below(state: ViewState, rows: list[Fields], place: int, size: TerminalSize) -> list[str]:
     """Return the problems of the row under the cursor, on the lines below the list."""
-    said = "" if not rows else "\n".join(stall_lines([dict(rows[place])])) if state.group else trouble(rows[place])
+    said = "" if not rows else "\n".join(stall_lines([dict(rows[place])])) if state.group else problem_of(rows[place])
     lines = wrap(said, max(20, size.width - 2), max_lines=size.below, placeholder=" …")
     return lines + [""] * (size.below - len(lines))
 
@@ -304,7 +304,7 @@ def _said_below(state: ViewState, rows: list[Fields], place: int, size: Terminal
 def _group_line(group: Fields) -> Text:
     word = state_word(group)
     rates = f"in {rate(group['rates']['received'])}/s, out {rate(group['rates']['handled'])}/s"
-    figures = f"  lag {number(group['lag'])}, {rates}, p99 {took(group['recent_latency']['p99'])}"
+    figures = f"  lag {number(group['lag'])}, {rates}, p99 {call_time(group['recent_latency']['p99'])}"
     return Text.assemble((f" {group['name']}", "bold"), "  ", (word, style_of(word)), figures)
 
 

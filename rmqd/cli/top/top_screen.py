@@ -109,11 +109,11 @@ class DaemonWatch:
         return tuple(printable_lines(line) for line in done.stdout.decode(errors="replace").splitlines())
 
 
-BACK: Final = ("escape", "left", "backspace")
-OPEN: Final = ("enter", "right")
-STEPS: Final = {"up": -1, "k": -1, "down": 1, "j": 1}
-PAGES: Final = {"page up": -1, "page down": 1, " ": 1}
-ENDS: Final = {"home": 0, "g": 0, "end": -1, "G": -1}
+BACK_KEYS: Final = ("escape", "left", "backspace")
+OPEN_KEYS: Final = ("enter", "right")
+LINE_STEPS: Final = {"up": -1, "k": -1, "down": 1, "j": 1}
+PAGE_STEPS: Final = {"page up": -1, "page down": 1, " ": 1}
+END_KEYS: Final = {"home": 0, "g": 0, "end": -1, "G": -1}
 
 
 class Quit:
@@ -154,11 +154,11 @@ def _type(state: top_frame.ViewState, typed: str, key: str) -> top_frame.ViewSta
 
 
 def _turn(state: top_frame.ViewState, pages: top_frame.TextOverlay, key: str) -> top_frame.ViewState:
-    if key in (*BACK, "q", "?"):
+    if key in (*BACK_KEYS, "q", "?"):
         return replace(state, pages=None)
     last = max(0, len(pages.lines or ()) - state.page)
-    step = STEPS.get(key, PAGES.get(key, 0) * state.page)
-    first = ENDS[key] * -last if key in ENDS else pages.first + step
+    step = LINE_STEPS.get(key, PAGE_STEPS.get(key, 0) * state.page)
+    first = END_KEYS[key] * -last if key in END_KEYS else pages.first + step
     return replace(state, pages=replace(pages, first=min(max(0, first), last)))
 
 
@@ -174,7 +174,7 @@ def _in_list(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> 
         return KeyResult(state.with_listing(sort=(state.listing.sort + (1 if key == ">" else -1)) % places))
     if key == "r":
         return KeyResult(state.with_listing(backward=not state.listing.backward))
-    if key in BACK:
+    if key in BACK_KEYS:
         return KeyResult(replace(state, group="") if state.group else state.with_listing(filter=""))
     chosen = state.chosen(document)
     return KeyResult(state) if chosen is None else _on_row(state, key, document, chosen)
@@ -182,10 +182,10 @@ def _in_list(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> 
 
 def _on_row(state: top_frame.ViewState, key: str, document: dict[str, Any], chosen: Fields) -> KeyResult:
     """Handle a key for the row under the cursor."""
-    if key in STEPS or key in PAGES or key in ENDS:
+    if key in LINE_STEPS or key in PAGE_STEPS or key in END_KEYS:
         return KeyResult(_move(state, key, document))
     name = state.group or str(chosen["name"])
-    if key in OPEN and not state.group:
+    if key in OPEN_KEYS and not state.group:
         return KeyResult(replace(state, group=name, queues=replace(state.queues, cursor="", filter="")))
     if key == "p" and chosen.get("is_retry"):
         return KeyResult(replace(state, notice="a retry queue can only be paused with its whole group"))
@@ -200,8 +200,8 @@ def _on_row(state: top_frame.ViewState, key: str, document: dict[str, Any], chos
 
 def _move(state: top_frame.ViewState, key: str, document: dict[str, Any]) -> top_frame.ViewState:
     rows = state.rows(document)
-    place = state.listing.at(rows) + STEPS.get(key, PAGES.get(key, 0) * state.page)
-    place = ENDS[key] % len(rows) if key in ENDS else min(max(0, place), len(rows) - 1)
+    place = state.listing.at(rows) + LINE_STEPS.get(key, PAGE_STEPS.get(key, 0) * state.page)
+    place = END_KEYS[key] % len(rows) if key in END_KEYS else min(max(0, place), len(rows) - 1)
     return state.with_listing(cursor=top_frame.key_of(rows[place]))
 
 

@@ -23,7 +23,7 @@ from rmqd.wire.headers.request_header import RequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 
-RESET_WAITS: Final = "Offset has been previously reset"
+PENDING_RESET_REMARK: Final = "Offset has been previously reset"
 DISTINGUISHES_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
 SEARCHES_EXACTLY: Final = 473  # V5_3_0
 
@@ -96,7 +96,7 @@ async def update_consumer_offset(
         bname=queue.broker_name,
     )
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
-    return reply.remark != RESET_WAITS
+    return reply.remark != PENDING_RESET_REMARK
 
 
 async def get_max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:

@@ -142,7 +142,7 @@ async def change_invisible_time(
     header = change_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
     told = ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields)
-    return handle._replace(  # its start offset is the message's own
+    return handle._replace(  # the start offset of this handle is the message's offset
         start_offset=handle.queue_offset,
         pop_time=told.pop_time,
         invisible_time=told.invisible_time,

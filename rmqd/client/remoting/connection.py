@@ -13,7 +13,7 @@ from typing import Final, cast
 import structlog
 
 from rmqd.client.remoting.frame_reader import FrameReader
-from rmqd.client.remoting.pending import PendingRequests, ResponseFuture, Traffic
+from rmqd.client.remoting.pending import PendingRequests, ResponseFuture, TrafficCounters
 from rmqd.client.remoting.security import Refusals
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock
@@ -39,7 +39,7 @@ class RemotingConnection(asyncio.Protocol):
         address: str,
         *,
         max_frame_size_bytes: int,
-        traffic: Traffic,
+        traffic: TrafficCounters,
         on_request: Callable[[RemotingConnection, RemotingCommand], None],
         on_lost: Callable[[RemotingConnection], None],
         clock: Clock,

@@ -12,7 +12,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.connector import RENEWED, Breakers, Connector
 from rmqd.client.remoting.peer_requests import PeerRequests
-from rmqd.client.remoting.pending import Traffic
+from rmqd.client.remoting.pending import TrafficCounters
 from rmqd.client.remoting.security import Security
 from rmqd.errors import ConnectionRenewedError, RemotingClosedError, RemotingConnectError, RemotingError, TlsError
 from rmqd.runtime.clock import Clock
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 CLOSE_SECONDS: Final = 1.0  # how long to wait for the peers' TLS close_notify
 FINISH_SECONDS: Final = 3.0  # how long to wait for outstanding responses on a connection that is being replaced
 SILENT_FINISH_SECONDS: Final = 1.0  # like FINISH_SECONDS, if the connection is silent
-YOUNG_SECONDS: Final = 1.0  # if the peer closes a connection within this time, the connection counts as a failure
+EARLY_CLOSE_SECONDS: Final = 1.0  # if the peer closes a connection within this time, the connection counts as a failure
 
 _Work = Coroutine[None, None, None]
 
@@ -36,7 +36,7 @@ class ConnectionPool:
 
     def __init__(self, options: ClientOptions, clock: Clock) -> None:
         self.clock = clock
-        self.traffic = Traffic()
+        self.traffic = TrafficCounters()
         self.security = Security(options, clock)
         self.breakers = Breakers(clock)
         self.peer_requests = PeerRequests()
@@ -207,8 +207,10 @@ class ConnectionPool:
         address, reason = connection.address, connection.close_reason
         seconds = self.clock.monotonic() - connection.made_at
         by_peer = not connection.was_closed_here
-        if connection.corruption is not None or (by_peer and connection.was_answered and seconds < YOUNG_SECONDS):
-            self.breakers.broke(address, RemotingClosedError(address, reason))  # even if the address sometimes responds
+        if connection.corruption is not None or (by_peer and connection.was_answered and seconds < EARLY_CLOSE_SECONDS):
+            self.breakers.record_break(
+                address, RemotingClosedError(address, reason)
+            )  # even if the address sometimes responds
         elif is_successor and by_peer and not connection.was_answered:
             self.breakers.failed(address, RemotingClosedError(address, reason))
 
@@ -244,7 +246,7 @@ class ConnectionPool:
         """Fail the waiting callers with the reason why the connection was closed."""
         address, error = connection.address, None
         try:
-            error = await self.connector.why_lost(connection)
+            error = await self.connector.closing_reason(connection)
         finally:
             if error is None:
                 connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
@@ -253,7 +255,7 @@ class ConnectionPool:
                 connection.pending.fail(lambda: TlsError(address, reason))
 
     async def _renew(self, old: RemotingConnection) -> None:
-        """Open the successor first, so that the broker does not see this client leave."""
+        """Open the new connection first, so that the broker does not see this client leave."""
         address = old.address
         try:
             successor = await self.connector.connect(address)
@@ -262,7 +264,7 @@ class ConnectionPool:
             if self._connections.get(address) is old:
                 del self._connections[address]
         else:
-            if self._connections.get(address) is not old:  # it was lost meanwhile, and perhaps replaced
+            if self._connections.get(address) is not old:  # the connection was lost meanwhile, and perhaps replaced
                 successor.close(RENEWED)
                 return
             self._connections[address] = successor

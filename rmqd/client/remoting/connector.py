@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.client.remoting.security import Security, explain, why_closed
+from rmqd.client.remoting.security import Security, explain_tls_error, why_closed
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError, TlsFileError
-from rmqd.runtime.clock import Clock, doubled, spread
+from rmqd.runtime.clock import Clock, backoff_of, jittered
 from rmqd.runtime.plain_text import duration
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
@@ -86,7 +86,7 @@ class Connector:
                     return connection
                 connection.close(RENEWED)
 
-    async def why_lost(self, connection: RemotingConnection) -> TlsError | None:
+    async def closing_reason(self, connection: RemotingConnection) -> TlsError | None:
         """Find out why a server closed a connection without a response. Raises nothing.
 
         The server may require TLS, or a certificate, or no TLS. If it closes a second connection too, its breaker
@@ -129,7 +129,7 @@ class Connector:
                 raise TlsError(address, reason) from error
             raise RemotingConnectError(address, _connect_reason(error, seconds)) from error
         if not connection.is_open:
-            raise await self.why_lost(connection) or RemotingConnectError(address, connection.close_reason)
+            raise await self.closing_reason(connection) or RemotingConnectError(address, connection.close_reason)
         return connection
 
     def _made(self, address: str, version: int) -> RemotingConnection:
@@ -152,7 +152,7 @@ class Connector:
         return found.reason
 
     def _explain(self, error: BaseException, address: str) -> str | None:
-        return explain(error, self._name(address), shows_one=bool(self._security.tls.cert_file))
+        return explain_tls_error(error, self._name(address), shows_one=bool(self._security.tls.cert_file))
 
     def _name(self, address: str) -> str:
         host = address.rpartition(":")[0].strip("[]")
@@ -213,7 +213,7 @@ class Breakers:
     def failed(self, address: str, error: RemotingError) -> None:
         """Record a failure, and open the breaker for twice the previous pause, up to MAX_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
-        self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
+        self._rest(breaker, error, backoff_of(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
         breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
 
     def failed_since(self, address: str, asked_at: float) -> bool:
@@ -226,7 +226,7 @@ class Breakers:
         breaker.losses += 1
         return breaker.losses > 1
 
-    def broke(self, address: str, error: RemotingError) -> None:
+    def record_break(self, address: str, error: RemotingError) -> None:
         """Record a broken connection, and open the breaker if it is the second one within a minute.
 
         Responses in between do not matter: a server that answers every heartbeat and otherwise sends garbage must not
@@ -236,12 +236,12 @@ class Breakers:
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
         breaker.broke_at = now
         if breaker.broken > 1:
-            self._rest(breaker, error, doubled(FIRST_SECONDS, breaker.broken - 1, MAX_BROKEN_SECONDS))
+            self._rest(breaker, error, backoff_of(FIRST_SECONDS, breaker.broken - 1, MAX_BROKEN_SECONDS))
 
     def _rest(self, breaker: _Breaker, error: RemotingError, pause_seconds: float) -> None:
         breaker.error = error
         breaker.is_silent = not isinstance(error, RemotingConnectError)
-        breaker.until = self._now() + spread(pause_seconds, 0.5, 1.0)
+        breaker.until = self._now() + jittered(pause_seconds, 0.5, 1.0)
 
     def answered(self, address: str) -> None:
         """Close the breaker. Only breaks within the last minute are kept."""

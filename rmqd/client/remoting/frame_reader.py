@@ -104,12 +104,12 @@ class FrameReader:
 
 T = TypeVar("T")
 
-MAX_BYTES_HERE: Final = 32 * 1024  # a body in fastjson's dialect takes about one microsecond per byte
+MAX_INLINE_BYTES: Final = 32 * 1024  # a body in fastjson's dialect takes about one microsecond per byte
 
 
 async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
     """Return the result of `parse(body)`, or raise its error. Only a large body is parsed in another thread."""
-    if len(body) <= MAX_BYTES_HERE:
+    if len(body) <= MAX_INLINE_BYTES:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)
 

@@ -15,7 +15,7 @@ from rmqd.client.remoting.security import Refusals
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError, RemotingError, RemotingTimeoutError
 from rmqd.runtime.clock import Clock, Timer
-from rmqd.runtime.figures import counter, each_once, figure, gauge, histogram
+from rmqd.runtime.figures import counter, figure, gauge, histogram, unique_values
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.command import RemotingCommand
@@ -66,7 +66,7 @@ class _Pending:
 class PendingRequests:
     """Passes each response to the caller of its request. One timer serves all deadlines."""
 
-    def __init__(self, address: str, traffic: Traffic, refusals: Refusals, clock: Clock) -> None:
+    def __init__(self, address: str, traffic: TrafficCounters, refusals: Refusals, clock: Clock) -> None:
         self._address = address
         self._traffic = traffic
         self._refusals = refusals
@@ -210,7 +210,7 @@ log = structlog.get_logger(__name__)
 REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0)
 
 
-class Traffic:
+class TrafficCounters:
     """Counters: request durations by code, failures by code and reason, corrupt frames, doubted responses."""
 
     def __init__(self) -> None:
@@ -284,7 +284,7 @@ class ClientSnapshot:
         "rmqd_doubted_replies_total",
         "Pull responses that contradict themselves or the request, or have a corrupt message; pulled again from there.",
     )
-    refused: tuple[str, ...] = figure(each_once, default=())
+    refused: tuple[str, ...] = figure(unique_values, default=())
     """The reasons of current refusals, by servers or by this client."""
-    problems: tuple[str, ...] = figure(each_once, default=())
+    problems: tuple[str, ...] = figure(unique_values, default=())
     """Problems with name servers and brokers that concern several groups."""

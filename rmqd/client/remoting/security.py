@@ -42,7 +42,7 @@ MAX_REASONS: Final = 3  # in one log line
 TRUST_FORGOTTEN_SECONDS: Final = 70.0
 PERMISSION_FORGOTTEN_SECONDS: Final = 25.0
 # Requests that are needed for consuming. rmqd tolerates a refusal of any other request.
-ESSENTIAL: Final = frozenset(
+ESSENTIAL_REQUESTS: Final = frozenset(
     {
         RequestCode.PULL_MESSAGE,
         RequestCode.HEART_BEAT,
@@ -95,13 +95,13 @@ class Refusals:
         refusal = AccessRefusal.of(answer.code, answer.remark) if answer.code and answer.remark else None
         if refusal is None:
             self.trusted(address)
-        elif refusal.is_about_who or request_code in ESSENTIAL:
+        elif refusal.is_about_who or request_code in ESSENTIAL_REQUESTS:
             assert answer.remark is not None
             error = AccessRefusedError(answer.code, answer.remark, address, refusal, RequestCode(request_code))
             self.refused(address, str(error), is_trust=refusal.is_about_who)
 
     def needed(self, error: AccessRefusedError) -> None:
-        """Report a refusal of a request that is not in ESSENTIAL, but was needed here."""
+        """Report a refusal of a request that is not in ESSENTIAL_REQUESTS, but was needed here."""
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
@@ -289,7 +289,7 @@ def _file_error(key: str, path: str, content: str, error: OSError) -> TlsFileErr
     return TlsFileError(key, f"the file {path} cannot be read: {os.strerror(error.errno) if error.errno else error}")
 
 
-def explain(error: BaseException, server_name: str, *, shows_one: bool = True) -> str | None:
+def explain_tls_error(error: BaseException, server_name: str, *, shows_one: bool = True) -> str | None:
     """Explain a failed handshake, or the end of a connection, as a TLS problem; None if it is not known to be one.
 
     `shows_one`: whether the client presents a certificate. Old servers call a missing one "bad certificate".
@@ -331,7 +331,7 @@ async def why_closed(
             if await _answers_in_plain(host, port):
                 return _NOT_TLS
             error = await _objection(host, port, context, server_name)
-            return None if error is None else explain(error, server_name, shows_one=shows_one)
+            return None if error is None else explain_tls_error(error, server_name, shows_one=shows_one)
     except (OSError, TimeoutError, ValueError):
         return None
 
@@ -369,7 +369,7 @@ async def _answers_in_plain(host: str, port: int) -> bool:
         writer.write(encode_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"}))
         first = await reader.read(1)
         return first in (b"\x00", b"\x01")  # the first byte of a length up to 16 MiB
-    except ConnectionError:  # bytes that it had not read when it closed cause a reset, which overtakes its response
+    except ConnectionError:  # the server closed before it had read all: the reset overtakes its response
         return False
     finally:
         writer.transport.abort()

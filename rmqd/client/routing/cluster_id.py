@@ -40,7 +40,7 @@ KEY: Final = "cluster_id"
 FILE_NAME: Final = "cluster-ids.json"
 SETTLE_SECONDS: Final = 1.0  # two members that create ids at the same time see each other's id after this time
 MAX_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
-MAX_KNOWN: Final = 32
+MAX_KNOWN_CLUSTERS: Final = 32
 
 
 class ClusterId:
@@ -147,7 +147,7 @@ class ClusterId:
             return {}
 
     def _note(self, known: dict[str, set[str]]) -> None:
-        content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MAX_KNOWN:]}, indent=1)
+        content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MAX_KNOWN_CLUSTERS:]}, indent=1)
         temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
         with contextlib.suppress(OSError):
             temporary.write_text(content)

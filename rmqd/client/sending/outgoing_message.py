@@ -103,7 +103,7 @@ def _known(queues: Sequence[MessageQueue]) -> str:
     return ", ".join(f"{broker}:0" if most == 0 else f"{broker}:0 to {broker}:{most}" for broker, most in last.items())
 
 
-def may_pass(error: RmqdError, served: Container[str]) -> bool:
+def may_retry(error: RmqdError, served: Container[str]) -> bool:
     """Return whether to try again. `served` are the topics of earlier sends.
 
     A missing route for such a topic is temporary. For others it is final, because waiting does not create a topic.

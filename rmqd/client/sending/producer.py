@@ -157,7 +157,7 @@ class Producer:
                 await self._clock.sleep(SAME_BROKER_PAUSE_SECONDS)
             last_broker, remaining = queue.broker_name, max(deadline - self._clock.monotonic(), 0)
             if isinstance(outcome, RmqdError) and remaining < SHORTEST_TRY_SECONDS:
-                raise outcome  # its text has the time limit of the attempt
+                raise outcome  # the error's text has the time limit of the attempt
             # a broker that hangs must leave time for an attempt at another one
             outcome = await self._send_once(queue, sending, remaining / 2 if tries < MAX_TRIES else remaining)
             if isinstance(outcome, SendResult):

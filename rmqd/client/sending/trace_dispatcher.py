@@ -123,7 +123,7 @@ class TraceDispatcher:
                 for data in trace_messages([part for parts in taken for part in parts]):
                     await self._send(data)
             except asyncio.CancelledError:
-                with self._lock:  # it may have arrived; sending it twice is better than losing it
+                with self._lock:  # the record may have arrived; sending it twice is better than losing it
                     self._waiting.extendleft(reversed(taken))
                     self._characters += sum(map(_characters, taken))
                 raise

@@ -15,18 +15,18 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from rmqd.config.model import java_names
-from rmqd.config.model.java_names import word_of
-from rmqd.config.problems import ConfigProblem, KeyPath, Places, path_text, unknown
+from rmqd.config.model.java_names import word_of_constant
+from rmqd.config.problems import ConfigProblem, KeyPath, Locations, path_text, unknown
 from rmqd.consumer.consumer_options import GroupKeys, Subscription
 from rmqd.errors import InvalidNameError
 from rmqd.runtime.value_kinds import (
     Choice,
     Duration,
+    EnvText,
     Flag,
     Integer,
     Key,
     Size,
-    Substituted,
     ValueKind,
     as_list,
     key_of,
@@ -64,7 +64,7 @@ def meaning_of(field: FieldInfo) -> str:
     return next((one.meaning for one in field.metadata if isinstance(one, Key)), field.description or "")
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A mapping of the configuration file. Unknown keys are refused, and it never changes after loading."""
 
     model_config = ConfigDict(
@@ -85,7 +85,7 @@ MAX_GUESSES: Final = 100
 
 
 def problems_of(
-    error: ValidationError, root: type[BaseModel], places: Places
+    error: ValidationError, root: type[BaseModel], places: Locations
 ) -> Iterator[tuple[KeyPath, ConfigProblem, bool]]:
     """Yield the path and the problem of each pydantic error, and whether a key is missing."""
     unknown_keys = 0
@@ -116,13 +116,13 @@ def _unknown_key(root: type[BaseModel], path: KeyPath, value: object) -> str:
 def _java_name(root: type[BaseModel], path: KeyPath, value: object, known: list[str]) -> str | None:
     """Return the message for a name of the Java client, with its counterpart here; None for another name."""
     key = str(path[-1])
-    word, reason = java_names.word_of(key), java_names.listed(key, java_names.REASONS)
+    word, reason = java_names.word_of_constant(key), java_names.find_entry(key, java_names.REASONS)
     if word in known:
         return f"Java's name; write {word}"
     place = place_of_java_name(root, key)
     if place is None:
         return f"Java's name; there is no key: {reason}" if reason else None
-    what = "Java's name" if java_names.listed(key, java_names.KEYS) else "unknown key"
+    what = "Java's name" if java_names.find_entry(key, java_names.KEYS) else "unknown key"
     if place == ("groups",):
         return f"{what}; write groups.NAME"
     model, written = model_at(root, path[:-1]) or root, _written(root, place, key, value)
@@ -134,7 +134,7 @@ def _java_name(root: type[BaseModel], path: KeyPath, value: object, known: list[
 
 def place_of_java_name(root: type[BaseModel], name: str) -> KeyPath | None:
     """Return the key that corresponds to a parameter of the Java client; None if there is none."""
-    key = java_names.listed(name, java_names.KEYS) or java_names.snake_case(name)
+    key = java_names.find_entry(name, java_names.KEYS) or java_names.snake_case(name)
     first, *rest = key.split(".")
     section = _places_of_keys(root).get(first)
     return None if section is None else (*section, first, *rest)
@@ -144,7 +144,7 @@ def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) ->
     """Return a Java value in rmqd's notation; "" for text, which may be a secret, and for invalid values."""
     model = model_at(root, place[:-1])
     kind = None if model is None else kind_of(keys_of(model)[str(place[-1])])
-    if not isinstance(kind, Choice | Duration | Flag | Size | Integer) or isinstance(value, Substituted):
+    if not isinstance(kind, Choice | Duration | Flag | Size | Integer) or isinstance(value, EnvText):
         return ""
     accepted = java_names.value_from_java(kind, name, value)
     return "" if accepted is None else f": {str(accepted).lower() if isinstance(accepted, bool) else accepted}"
@@ -170,7 +170,7 @@ def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) ->
         return f"{shown} is not a list; expected a list, such as {as_list(one)}"
     model = model_at(root, path[:-1])
     accepting = None if model is None or path[-1] not in keys_of(model) else kind_of(keys_of(model)[str(path[-1])])
-    if isinstance(accepting, Choice) and (word := word_of(details["input"])) in accepting.words:
+    if isinstance(accepting, Choice) and (word := word_of_constant(details["input"])) in accepting.words:
         return f"{shown} is Java's name for {word}; expected {accepting.accepted}"
     return details["msg"]
 
@@ -273,7 +273,7 @@ class NameServerList(ValueKind):
             raise wrong("no address is set", self.accepted)
         for address in addresses:
             if not isinstance(address, str) or not is_host_port(address):
-                shown = value if isinstance(value, Substituted) else address
+                shown = value if isinstance(value, EnvText) else address
                 raise wrong(f"{show(shown)} is not host:port", self.accepted)
         return tuple(str(address) for address in addresses)
 
@@ -293,7 +293,7 @@ class SubscriptionForm(ValueKind):
             if set(value) != {"sql"}:
                 for kind in ("SQL92", "TAG"):
                     if kind in (*value, *value.values()):
-                        raise wrong(f"{kind} is Java's name for {word_of(kind)}", _TAG_FORM)
+                        raise wrong(f"{kind} is Java's name for {word_of_constant(kind)}", _TAG_FORM)
                 raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is not a subscription", _TAG_FORM)
             if not isinstance(sql, str) or not sql.strip():
                 raise wrong(f"{show(sql)} is not an SQL92 condition", _TAG_FORM)
@@ -334,7 +334,7 @@ class PointInTime(ValueKind):
             moment = datetime.fromisoformat(value) if isinstance(value, str) else None
         except ValueError:
             moment = None
-        if moment is None and re.fullmatch(r"[0-9]{14}", str(value), re.ASCII) and not isinstance(value, Substituted):
+        if moment is None and re.fullmatch(r"[0-9]{14}", str(value), re.ASCII) and not isinstance(value, EnvText):
             iso = re.sub("(....)(..)(..)(..)(..)(..)", r"\1-\2-\3T\4:\5:\6", str(value))
             raise wrong(f"{show(value)} is Java's form; write {iso} and its zone", self.accepted)
         if moment is None:
@@ -376,6 +376,6 @@ def _checked_tags(expression: str) -> str:
     for tag in tags:
         # RocketMQ would read `a | b` as one tag of five characters, and `*` among other tags as a tag of that name.
         if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
-            shown = expression if isinstance(expression, Substituted) else tag
+            shown = expression if isinstance(expression, EnvText) else tag
             raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
     return _without_nul(expression)

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from rmqd.client.client_options import MAX_TRACE_CALLS
-from rmqd.config.model.forms import PointInTime, Section, SubscriptionForm, is_topic, setting
-from rmqd.config.model.java_names import word_of
+from rmqd.config.model.forms import ConfigSection, PointInTime, SubscriptionForm, is_topic, setting
+from rmqd.config.model.java_names import word_of_constant
 from rmqd.config.model.spark_model import PipelineConfig, SinkConfig, SparkConfig
-from rmqd.config.problems import ConfigProblem, KeyPath, Places
+from rmqd.config.problems import ConfigProblem, KeyPath, Locations
 from rmqd.consumer.allocate import STRATEGY_NAMES
 from rmqd.consumer.consumer_options import (
     MAX_CONCURRENCY,
@@ -42,7 +42,7 @@ from rmqd.runtime.value_kinds import (
 from rmqd.wire.topics import TRACE_TOPIC
 
 
-class DeduplicateConfig(Section, DeduplicationOptions):  # type: ignore[misc]  # mypy: see GroupConfig
+class DeduplicateConfig(ConfigSection, DeduplicationOptions):  # type: ignore[misc]  # mypy: see GroupConfig
     """Leases on messages, before their handler is called, and records of handled messages."""
 
 
@@ -54,7 +54,7 @@ _EXCEPTION: Final = Text(
 _BY_NAME: Final = "by the names of their classes, or of classes that these inherit from, with or without the module"
 
 
-class RetryConfig(Section):
+class RetryConfig(ConfigSection):
     """Retries in place: the handler is called again in its slot before the attempt counts as failed."""
 
     in_place: Annotated[int, Integer(0, 100)] = setting(
@@ -69,7 +69,7 @@ class RetryConfig(Section):
     )
 
 
-class DeadLetterConfig(Section):
+class DeadLetterConfig(ConfigSection):
     """Failures whose messages are dead-lettered at once, because a retry cannot help."""
 
     on: list[Annotated[str, _EXCEPTION]] = Field(
@@ -77,7 +77,7 @@ class DeadLetterConfig(Section):
     )
 
 
-class CircuitBreakerConfig(Section, CircuitOptions):  # type: ignore[misc]  # mypy: see GroupConfig
+class CircuitBreakerConfig(ConfigSection, CircuitOptions):  # type: ignore[misc]  # mypy: see GroupConfig
     """When the group stops calling its handler, so that a failing service does not use up its messages' attempts."""
 
 
@@ -110,7 +110,7 @@ _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _CANARY_BY: Final = r"^(keys|sharding_key|msg_id|property:.+)$"
 
 
-class CanaryConfig(Section):
+class CanaryConfig(ConfigSection):
     """A second handler for a share of the messages, such as the next version before it gets all of them."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.handlers, or module:attribute")] = Field(
@@ -135,7 +135,7 @@ class CanaryConfig(Section):
     )
 
 
-class HandlerConfig(Section):
+class HandlerConfig(ConfigSection):
     """The code that handles a group's messages."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.handlers, or module:attribute")] = Field(
@@ -174,12 +174,12 @@ class HandlerConfig(Section):
         return self.model_copy(update={"plugin": self.canary.plugin, "options": self.canary.options, "canary": None})
 
     @property
-    def most_calls(self) -> int:
+    def max_calls(self) -> int:
         """The maximum number of batches handled at once."""
         return self.max_concurrency if self.concurrency == "auto" else self.concurrency
 
 
-class OffsetStoreConfig(Section):
+class OffsetStoreConfig(ConfigSection):
     """The place of a group's offsets: `broker`, or the group's own store."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.offset_stores, or module:attribute")] = setting(
@@ -193,7 +193,7 @@ class OffsetStoreConfig(Section):
         if value == BROKER:
             return {"plugin": BROKER}
         plugin = value.get("plugin") if isinstance(value, dict) else value
-        if (java := word_of(plugin) or "").startswith(BROKER):
+        if (java := word_of_constant(plugin) or "").startswith(BROKER):
             raise wrong(f"{show(plugin)} is Java's name for {java}", f"{BROKER} | {{plugin: NAME, options: {{...}}}}")
         if isinstance(value, dict):
             return value
@@ -212,7 +212,7 @@ class StrategyName(Choice):
     """The name of an allocate strategy. It is compared with the installed ones only when the group should run."""
 
     def check(self, value: object) -> str:
-        if isinstance(value, str) and value and word_of(value) not in self.words:
+        if isinstance(value, str) and value and word_of_constant(value) not in self.words:
             return str(value)
         raise wrong(f"{show(value)} is not a strategy", self.accepted)
 
@@ -225,7 +225,7 @@ class StrategyName(Choice):
         return {"anyOf": [{"enum": list(self.words)}, {"type": "string"}]}
 
 
-class AllocatedQueue(Section):
+class AllocatedQueue(ConfigSection):
     """A queue that `allocate_strategy: by_config` assigns to this process."""
 
     topic: Annotated[str, Text()]
@@ -233,13 +233,13 @@ class AllocatedQueue(Section):
     queue_id: Annotated[int, Integer(0)]
 
 
-class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not see that sections are frozen too
+class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does not see that sections are frozen too
     """One consumer group."""
 
     # Rules check that subscriptions are set: pydantic's own check would hide the group's other problems.
     model_config = ConfigDict(json_schema_extra={"required": ["subscriptions"]})
 
-    _places: Places = PrivateAttr(default_factory=lambda: Places("the configuration"))
+    _places: Locations = PrivateAttr(default_factory=lambda: Locations("the configuration"))
     cluster: Annotated[str, Text()] = setting("", "the group's cluster, a name in clusters; empty: the default cluster")
     engine: Annotated[Literal["local", "spark"], Choice(("local", "spark"))] = setting(
         "local", "local: asyncio, in the daemon; spark: Structured Streaming through PySpark"
@@ -313,7 +313,7 @@ class GroupConfig(Section, GroupKeys):  # type: ignore[misc]  # mypy does not se
     )
     sink: SinkConfig | None = Field(default=None, description="the destination of the pipeline's rows (engine: spark)")
 
-    def remember_places(self, places: Places) -> None:
+    def set_places(self, places: Locations) -> None:
         """Store the places of this group's keys. They are not part of equality and `repr`."""
         self._places = places
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic_core import PydanticCustomError
 
 from rmqd.consumer.allocate import JAVA_NAMES as STRATEGIES
-from rmqd.runtime.value_kinds import Duration, Flag, Integer, Size, Substituted, ValueKind
+from rmqd.runtime.value_kinds import Duration, EnvText, Flag, Integer, Size, ValueKind
 
 _KEYS: Final = {
     "nameserver": "namesrvAddr nameServer",
@@ -115,10 +115,10 @@ CONSTANTS.update({java: name for name, java in STRATEGIES.items()})
 """Keys of a group or of the file; reasons why a parameter has no key; words for values."""
 
 
-def listed(name: str, names: Mapping[str, str]) -> str | None:
+def find_entry(name: str, names: Mapping[str, str]) -> str | None:
     """Return the entry of a parameter, whether it is spelled useTLS, use-tls or rocketmq.consumer.use-tls."""
-    spellings = plain(name), plain(name.rpartition(".")[2])
-    return next((entry for wanted in spellings for java, entry in names.items() if plain(java) == wanted), None)
+    spellings = normalized(name), normalized(name.rpartition(".")[2])
+    return next((entry for wanted in spellings for java, entry in names.items() if normalized(java) == wanted), None)
 
 
 def snake_case(name: str) -> str:
@@ -126,7 +126,7 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.rpartition(".")[2]).replace("-", "_").lower()
 
 
-def word_of(value: object) -> str | None:
+def word_of_constant(value: object) -> str | None:
     """Return the word for a constant of Java, with or without its class; None for another value."""
     return CONSTANTS.get(value.rpartition(".")[2]) if isinstance(value, str) else None
 
@@ -134,17 +134,15 @@ def word_of(value: object) -> str | None:
 def value_from_java(kind: object, name: str, value: Any) -> Any:
     """Return a value of the Java client, or its text, in rmqd's notation; None if the key does not accept it."""
     unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
-    for one in (word_of(value) or value, f"{value}{unit}"):
+    for one in (word_of_constant(value) or value, f"{value}{unit}"):
         try:
-            checked = (
-                kind.check(Substituted(one) if isinstance(one, str) else one) if isinstance(kind, ValueKind) else one
-            )
+            checked = kind.check(EnvText(one) if isinstance(one, str) else one) if isinstance(kind, ValueKind) else one
         except PydanticCustomError:
             continue
         return checked if isinstance(kind, Flag | Integer) else one
     return None
 
 
-def plain(name: str) -> str:
+def normalized(name: str) -> str:
     """Return a parameter's name without its case and separators, which differ between notations."""
     return re.sub(r"[^a-z0-9]", "", name.lower().removeprefix("rocketmq."))

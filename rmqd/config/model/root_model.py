@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import Field
 
 from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOptions
-from rmqd.config.model.forms import NameServerList, Section, is_host_port, setting
+from rmqd.config.model.forms import ConfigSection, NameServerList, is_host_port, setting
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.runtime.files import read_small_file
 from rmqd.runtime.value_kinds import Choice, Flag, Integer, Text
@@ -22,7 +22,7 @@ DEFAULT_CLUSTER: Final = "default"
 _HTTP_URL = Text("an http:// or https:// URL", lambda text: not text or text.startswith(("http://", "https://")))
 
 
-class TlsConfig(Section, TlsOptions):  # type: ignore[misc]  # mypy: see GroupConfig
+class TlsConfig(ConfigSection, TlsOptions):  # type: ignore[misc]  # mypy: see GroupConfig
     """Encryption of the connections to name servers and brokers."""
 
     def options(self) -> TlsOptions:
@@ -30,13 +30,13 @@ class TlsConfig(Section, TlsOptions):  # type: ignore[misc]  # mypy: see GroupCo
         return TlsOptions(**dict(self))
 
 
-class ClientConfig(Section, ClientKeys):  # type: ignore[misc]  # mypy: see GroupConfig
+class ClientConfig(ConfigSection, ClientKeys):  # type: ignore[misc]  # mypy: see GroupConfig
     """The connections that all groups of a cluster share."""
 
     tls: TlsConfig = Field(default_factory=TlsConfig, description="encryption of the connections")
 
 
-class ClusterConfig(Section):
+class ClusterConfig(ConfigSection):
     """A cluster of brokers with its name servers."""
 
     nameserver: Annotated[tuple[str, ...], NameServerList()] = Field(
@@ -65,7 +65,7 @@ class ClusterConfig(Section):
 _LISTEN = Text("host:port such as 127.0.0.1:9464, or port 0 for a free one", lambda text: is_host_port(text, 0))
 
 
-class HttpConfig(Section):
+class HttpConfig(ConfigSection):
     """Metrics, health, and the API of the running daemon."""
 
     listen: Annotated[str, _LISTEN] = setting(
@@ -86,7 +86,7 @@ class HttpConfig(Section):
         return self.token
 
 
-class TracingConfig(Section):
+class TracingConfig(ConfigSection):
     """Tracing, in addition to RocketMQ's message trace, which groups enable."""
 
     opentelemetry: Annotated[bool, Flag()] = setting(
@@ -95,7 +95,7 @@ class TracingConfig(Section):
     )
 
 
-class LogConfig(Section):
+class LogConfig(ConfigSection):
     """The level and format of the log."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Choice(("debug", "info", "warning", "error"))] = (
@@ -106,7 +106,7 @@ class LogConfig(Section):
     )
 
 
-class MetricsConfig(Section):
+class MetricsConfig(ConfigSection):
     """The size of `/metrics`."""
 
     per_queue: Annotated[Literal["auto", "always", "never"], Choice(("auto", "always", "never"))] = setting(

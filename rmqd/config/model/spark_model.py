@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from rmqd.config.model.forms import Section, setting
+from rmqd.config.model.forms import ConfigSection, setting
 from rmqd.runtime.value_kinds import Choice, Integer, Text, parse_duration_ms
 
 AVAILABLE_NOW = "available_now"
@@ -25,7 +25,7 @@ def _is_trigger(text: str) -> bool:
         return False
 
 
-class SparkConfig(Section):
+class SparkConfig(ConfigSection):
     """How a group runs on `engine: spark`."""
 
     master: Annotated[str, Text()] = setting(
@@ -46,7 +46,7 @@ class SparkConfig(Section):
     max_offsets_per_trigger: Annotated[int, Integer(0)] = setting(0, "maximum messages per micro-batch; 0: no limit")
 
 
-class PipelineConfig(Section):
+class PipelineConfig(ConfigSection):
     """The function of DataFrames that a group runs instead of a handler."""
 
     plugin: Annotated[str, Text("a name of the entry-point group rmqd.pipelines, or module:attribute")] = Field(
@@ -57,7 +57,7 @@ class PipelineConfig(Section):
     )
 
 
-class SinkConfig(Section):
+class SinkConfig(ConfigSection):
     """The destination of a pipeline's rows."""
 
     format: Annotated[SinkFormat, Choice(get_args(SinkFormat))] = Field(

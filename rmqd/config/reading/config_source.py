@@ -15,14 +15,14 @@ from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.problems import ConfigProblem, KeyPath
 from rmqd.config.reading.yaml_tree import (
-    Items,
     Node,
     Scalar,
     YamlEntry,
+    YamlList,
     YamlMapping,
     YamlReading,
     is_utf8,
-    overlaid,
+    merge_nodes,
     read_tree,
 )
 from rmqd.errors import ConfigError
@@ -76,7 +76,7 @@ _SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|to
 
 
 @dataclass(slots=True)
-class Source:
+class ConfigFiles:
     """The tree of a configuration, and the problems found while its files were read."""
 
     files: tuple[Path, ...]
@@ -91,13 +91,13 @@ class Source:
         return f"{self.files[0]}:1:1"
 
 
-def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
+def read_source(path: Path, overrides: Sequence[str] = ()) -> ConfigFiles:
     """Read a file, or a folder's `rmqd.yaml` and `groups/*.yaml`, and apply overrides such as `log.level=debug`.
 
     Files `groups/*.yaml` next to a file called `rmqd.yaml` belong to it. Problems are collected, not raised.
     """
     root_file, group_files = config_files(path)
-    source = Source((root_file, *group_files), YamlMapping(f"{root_file}:1:1", {}))
+    source = ConfigFiles((root_file, *group_files), YamlMapping(f"{root_file}:1:1", {}))
     root = _read_mapping(root_file, source)
     if root is not None:
         source.tree = root
@@ -109,13 +109,13 @@ def read_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     shared = _below(source.tree, "defaults")
     for entry in _below(source.tree, "groups").entries.values():
         if isinstance(entry.node, YamlMapping):
-            entry.node = overlaid(_inheritable(shared, entry.node), entry.node, inherited=True)
+            entry.node = merge_nodes(_inheritable(shared, entry.node), entry.node, inherited=True)
     return source
 
 
-def read_file(file: Path) -> Source:
+def read_file(file: Path) -> ConfigFiles:
     """Read a single file, which need not be a configuration."""
-    source = Source((file,), YamlMapping(f"{file}:1:1", {}))
+    source = ConfigFiles((file,), YamlMapping(f"{file}:1:1", {}))
     source.tree = _read_mapping(file, source) or source.tree
     return source
 
@@ -126,7 +126,7 @@ NOTE: Final = "x-"
 
 def _drop_notes(node: Node) -> None:
     """Remove the keys that start with `x-`. Topics, and names inside the values of options, may also start with it."""
-    for inner in node.nodes if isinstance(node, Items) else ():
+    for inner in node.nodes if isinstance(node, YamlList) else ():
         _drop_notes(inner)
     if not isinstance(node, YamlMapping):
         return
@@ -166,22 +166,22 @@ def _plain_value(node: Node) -> object:
     return node.value if isinstance(node, Scalar) else None
 
 
-def bare_source(overrides: Sequence[str]) -> Source:
+def bare_source(overrides: Sequence[str]) -> ConfigFiles:
     """Return a configuration that consists only of overrides, for commands without a file."""
-    source = Source((Path("--set"),), YamlMapping("--set", {}))
+    source = ConfigFiles((Path("--set"),), YamlMapping("--set", {}))
     for override in overrides:
         _override(source, override)
     return source
 
 
-def _read_mapping(file: Path, source: Source) -> YamlMapping | None:
+def _read_mapping(file: Path, source: ConfigFiles) -> YamlMapping | None:
     """Return the mapping in a file, or None. A file without a mapping is reported, unless it is empty."""
     reading = _read(file)
     source.problems += reading.problems
     if isinstance(reading.tree, YamlMapping):
         return reading.tree
-    if isinstance(reading.tree, Items) or (reading.tree is not None and reading.tree.value is not None):
-        shown = "a list" if isinstance(reading.tree, Items) else show(reading.tree.value)
+    if isinstance(reading.tree, YamlList) or (reading.tree is not None and reading.tree.value is not None):
+        shown = "a list" if isinstance(reading.tree, YamlList) else show(reading.tree.value)
         source.problems.append(
             ConfigProblem(reading.tree.place, (), f"the file contains {shown}; expected a mapping of keys")
         )
@@ -208,7 +208,7 @@ def _read(file: Path) -> YamlReading:
         )
 
 
-def _add_groups(file: Path, source: Source) -> None:
+def _add_groups(file: Path, source: ConfigFiles) -> None:
     """Add a file of `groups/`: it contains `groups:`, or groups by name, or one group's keys under the file's name."""
     if file.suffix != ".yaml":
         message = f"only *.yaml files are read from {GROUPS_FOLDER}/; rename it to {file.stem}.yaml"
@@ -231,14 +231,14 @@ def _add_groups(file: Path, source: Source) -> None:
     _merge_groups(found, source)
 
 
-def _refuse_others(content: YamlMapping, source: Source) -> None:
+def _refuse_others(content: YamlMapping, source: ConfigFiles) -> None:
     for key, entry in content.entries.items():
         if key != "groups" and not key.startswith(NOTE):
             message = f"this key is not allowed in a group file; move it to {source.files[0]}"
             source.problems.append(ConfigProblem(entry.place, (key,), message))
 
 
-def _merge_groups(found: dict[str, YamlEntry], source: Source) -> None:
+def _merge_groups(found: dict[str, YamlEntry], source: ConfigFiles) -> None:
     entry = source.tree.entries.get("groups")
     if entry is None or (isinstance(entry.node, Scalar) and entry.node.value is None):
         place = entry.place if entry else source.root_place
@@ -254,7 +254,7 @@ def _merge_groups(found: dict[str, YamlEntry], source: Source) -> None:
             groups[name] = group
 
 
-def _override(source: Source, override: str) -> None:
+def _override(source: ConfigFiles, override: str) -> None:
     """Apply `a.b.c=value`. The value is YAML, or plain text if it is not valid YAML."""
     key, equals, text = override.partition("=")
     place = f"--set {key}"
@@ -308,7 +308,7 @@ def _is_literal(node: Node) -> bool:
     return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
 
 
-def _override_value(source: Source, text: str, path: tuple[str, ...], place: str) -> Node:
+def _override_value(source: ConfigFiles, text: str, path: tuple[str, ...], place: str) -> Node:
     if not text:
         return Scalar(place, "")
     reading = read_tree(text, place)
@@ -325,8 +325,8 @@ def _moved(node: Node, place: str) -> Node:
         return YamlMapping(
             place, {key: YamlEntry(place, _moved(entry.node, place)) for key, entry in node.entries.items()}
         )
-    if isinstance(node, Items):
-        return Items(place, [_moved(item, place) for item in node.nodes])
+    if isinstance(node, YamlList):
+        return YamlList(place, [_moved(item, place) for item in node.nodes])
     return Scalar(place, node.value)
 
 

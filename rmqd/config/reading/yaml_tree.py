@@ -19,7 +19,7 @@ import yaml
 
 from rmqd.config.problems import ConfigProblem, KeyPath
 from rmqd.runtime.files import MAX_FILE_BYTES, read_small_file
-from rmqd.runtime.value_kinds import Substituted
+from rmqd.runtime.value_kinds import EnvText
 
 MAX_DEPTH: Final = 50
 MAX_VALUES: Final = 100_000
@@ -43,7 +43,7 @@ class Scalar:
 
 
 @dataclass(slots=True)
-class Items:
+class YamlList:
     """A list."""
 
     place: str
@@ -68,7 +68,7 @@ class YamlMapping:
     entries: dict[str, YamlEntry]
 
 
-Node = Scalar | Items | YamlMapping
+Node = Scalar | YamlList | YamlMapping
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ def tree_of(value: Any, place: str) -> Node:
     if isinstance(value, Mapping):
         return YamlMapping(place, {str(key): YamlEntry(place, tree_of(inner, place)) for key, inner in value.items()})
     if isinstance(value, list | tuple):
-        return Items(place, [tree_of(inner, place) for inner in value])
+        return YamlList(place, [tree_of(inner, place) for inner in value])
     return Scalar(place, value)
 
 
@@ -108,13 +108,13 @@ def yaml_lines(
             yield f"{line} {yaml_text(inner)}{comment((*path, key))}"
 
 
-def overlaid(base: Node, top: Node, *, inherited: bool = False) -> Node:
+def merge_nodes(base: Node, top: Node, *, inherited: bool = False) -> Node:
     """Return the keys of both mappings; `top` wins for a key in both. `inherited` marks keys that only `base` has."""
     if not isinstance(base, YamlMapping) or not isinstance(top, YamlMapping):
         return top
     entries = {key: replace(entry, inherited=inherited) for key, entry in base.entries.items()}
     for key, entry in top.entries.items():
-        node = overlaid(entries[key].node, entry.node, inherited=inherited) if key in entries else entry.node
+        node = merge_nodes(entries[key].node, entry.node, inherited=inherited) if key in entries else entry.node
         entries[key] = YamlEntry(entry.place, node)
     return YamlMapping(top.place, entries)
 
@@ -197,7 +197,7 @@ class _Builder:
             node = self._mapping(event, path)
         elif isinstance(event, yaml.SequenceStartEvent):
             self._check_tag(event, path, "seq")
-            node = Items(self._place(event), [])
+            node = YamlList(self._place(event), [])
             while not isinstance(item := next(self._events), yaml.SequenceEndEvent):
                 node.nodes.append(self._build(item, (*path, len(node.nodes))))
         else:
@@ -227,7 +227,7 @@ class _Builder:
     def _merged(self, value: Node, path: KeyPath) -> dict[str, YamlEntry]:
         """Return the entries that `<<: *other` merges; of several mappings, the first one wins."""
         merged: dict[str, YamlEntry] = {}
-        for source in value.nodes if isinstance(value, Items) else [value]:
+        for source in value.nodes if isinstance(value, YamlList) else [value]:
             if isinstance(source, YamlMapping):
                 merged = {**source.entries, **merged}
             else:
@@ -243,8 +243,8 @@ class _Builder:
         if isinstance(node, YamlMapping):
             copies = {key: YamlEntry(entry.place, self._copy(entry.node, alias)) for key, entry in node.entries.items()}
             return YamlMapping(node.place, copies)
-        if isinstance(node, Items):
-            return Items(node.place, [self._copy(item, alias) for item in node.nodes])
+        if isinstance(node, YamlList):
+            return YamlList(node.place, [self._copy(item, alias) for item in node.nodes])
         return Scalar(node.place, node.value)
 
     def _count(self, event: yaml.Event) -> None:
@@ -309,7 +309,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
         return _value_of(match[2], environ)
 
     replaced = _REFERENCE.sub(replacement, text)
-    return Substituted(replaced)
+    return EnvText(replaced)
 
 
 def is_utf8(text: str) -> bool:

@@ -30,7 +30,7 @@ def url_problem(url: str) -> str | None:
 
 
 # the formats that support each option
-FOR: Final = {
+SINK_FORMATS: Final = {
     "topic": ("rocketmq",),
     "path": ("parquet", "delta"),
     "partition_by": ("parquet", "delta"),
@@ -44,7 +44,7 @@ FOR: Final = {
     "batch_column": ("jdbc",),
     "plugin": ("foreach_batch",),
 }
-NEEDED: Final = {
+NEEDED_KEYS: Final = {
     "parquet": {"path": "a folder or URL"},
     "delta": {"path": "a folder or URL"},
     "postgresql": {"url": "a URL such as postgresql://db.example/shop", "table": "a table's name"},
@@ -61,11 +61,11 @@ _NEVER_COMPLETE: Final = {
 def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
     """Check a sink. Paths of findings start at the group."""
     plain = SinkConfig(format=sink.format)
-    for key, formats in FOR.items():
+    for key, formats in SINK_FORMATS.items():
         if getattr(sink, key) != getattr(plain, key) and sink.format not in formats:
             message = f"has no effect with format: {sink.format}; it needs format: {' | '.join(formats)}"
             yield ConfigFinding(("sink", key), message, at_key=True)
-    for key, accepted in NEEDED.get(sink.format, {}).items():
+    for key, accepted in NEEDED_KEYS.get(sink.format, {}).items():
         if not getattr(sink, key):
             yield ConfigFinding(("sink", key), f"missing; expected {accepted}", missing=True)
     if sink.format == "postgresql" and str(sink.url).startswith("jdbc:"):

@@ -21,7 +21,7 @@ from rmqd.client.api.remoting_request import Coalesced
 from rmqd.client.heartbeat import PushedResets
 from rmqd.client.remoting.peer_requests import Reply
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, Rates, running_info
+from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, ConsumeRates, running_info
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
@@ -107,8 +107,8 @@ def _bounded(texts: list[str]) -> str:
 
 log = structlog.get_logger(__name__)
 
-ANSWER_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
-SHORTEST_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
+RESPONSE_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
+MIN_CALL_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
 MAX_WAITING: Final = 100  # limit of waiting messages; further requests are refused
 CANCEL_GRACE_SECONDS: Final = 0.5
 MAX_REMARK_CHARACTERS: Final = 2000
@@ -143,7 +143,7 @@ class DirectConsumption:
         asked = clock.monotonic()
         await self._take_turn()
         started = clock.monotonic()
-        error = await self._call(batch, max(ANSWER_SECONDS - (started - asked), SHORTEST_SECONDS))
+        error = await self._call(batch, max(RESPONSE_SECONDS - (started - asked), MIN_CALL_SECONDS))
         seconds = clock.monotonic() - started
         outcome, remark = _outcome(batch, error)
         log.info("message.handled_directly", msg_id=message.msg_id, queue=str(message.message_queue), result=outcome)
@@ -171,10 +171,12 @@ class DirectConsumption:
             raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
         self._waiting += 1
         try:
-            async with self._context.clock.timeout(ANSWER_SECONDS):
+            async with self._context.clock.timeout(RESPONSE_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
-            raise RmqdError(f"{taken}, and none finished within {duration(ANSWER_SECONDS)}; try again later") from None
+            raise RmqdError(
+                f"{taken}, and none finished within {duration(RESPONSE_SECONDS)}; try again later"
+            ) from None
         finally:
             self._waiting -= 1
         if self._closed:
@@ -197,7 +199,7 @@ class DirectConsumption:
             self._check_open()
             if call.done():
                 return call.result()
-            return ConsumeTimeoutError(f"the handler took longer than {duration(ANSWER_SECONDS)} and was cancelled")
+            return ConsumeTimeoutError(f"the handler took longer than {duration(RESPONSE_SECONDS)} and was cancelled")
         finally:
             call.cancel()
 
@@ -253,7 +255,7 @@ class OperatorRequests:
         self._context = context
         self._rebalance = rebalance
         self._status = status
-        self._rates = Rates(context.stats, context.clock)
+        self._rates = ConsumeRates(context.stats, context.clock)
         self._direct = DirectConsumption(context)
         self._started_at = context.clock.wall()
         self._resets = PushedResets()

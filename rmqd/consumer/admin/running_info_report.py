@@ -43,7 +43,7 @@ class Counters(NamedTuple):
     failed: int
 
 
-class Rates:
+class ConsumeRates:
     """Rates over the last minute and hour, or since the start if that is later.
 
     `stats` may gain topics: a group that changes from pop to pull reads its pop retry topics.
@@ -141,7 +141,7 @@ _JAVA_NAMES: Final = {
 def running_info(
     context: GroupContext,
     assigned: Mapping[MessageQueue, Assignment],
-    rates: Rates,
+    rates: ConsumeRates,
     state: str,
     started_at: float,
     jstack: str | None,
@@ -231,7 +231,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _pulled(context: GroupContext, assigned: Assignment, rates: Rates) -> ProcessQueueInfo:
+def _pulled(context: GroupContext, assigned: Assignment, rates: ConsumeRates) -> ProcessQueueInfo:
     """Return a pulled queue. A queue that waits for its previous owner has no offset yet.
 
     A lock is renewed every 20 s, so a held lock counts as renewed now. In a group that is not orderly, this field

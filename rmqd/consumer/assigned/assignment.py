@@ -215,7 +215,7 @@ class Assignment(ABC):
         return None if self.loop is None else self.loop.failure
 
     @property
-    def turned_at(self) -> float | None:
+    def last_iteration_at(self) -> float | None:
         """When the loop last completed an iteration (monotonic); None if that does not indicate a problem."""
         return None
 

@@ -78,7 +78,7 @@ class RequestLoop(ABC):
         """
         client = self._context.client
         if isinstance(error, _SUBSCRIPTION_AWAY):
-            client.heartbeat.beat_soon()
+            client.heartbeat.send_heartbeats_soon()
         is_stale = not isinstance(error, BrokerError) or error.stale_route
         if is_stale:
             client.routes.refresh_soon([self._message_queue.topic])

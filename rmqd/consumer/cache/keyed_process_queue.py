@@ -23,8 +23,8 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
 KeyOf = Callable[[Message], str | None]  # returns None or "" for no key
-NONE_OF_THEM: Final = -1
-ALL_OF_THEM: Final = sys.maxsize
+NO_OFFSET: Final = -1
+ALL_OFFSETS: Final = sys.maxsize
 
 
 class _Held:
@@ -46,11 +46,11 @@ class KeyedProcessQueue(ProcessQueue):
         super().__init__(message_queue, next_offset, stats, namespace)
         self._key_of = key_of
         self._held: dict[str, _Held] = {}
-        self._finished_to = NONE_OF_THEM  # the highest finished offset
+        self._finished_to = NO_OFFSET  # the highest finished offset
         self._resting: set[Message] = set()  # failed messages that wait for their next attempt
         # During a release: the limit below which messages are handed out, the messages that get one more attempt, and
         # the messages that had it.
-        self._goes_on_to = ALL_OF_THEM
+        self._goes_on_to = ALL_OFFSETS
         self._owed: set[Message] = set()
         self._last_attempts: set[Message] = set()
 
@@ -59,7 +59,7 @@ class KeyedProcessQueue(ProcessQueue):
         return super().waiting_count + sum(len(held.behind) for held in self._held.values())
 
     @property
-    def has_behind(self) -> bool:
+    def has_waiting_for_key(self) -> bool:
         """Whether any message waits for an earlier one of its key."""
         return any(held.behind for held in self._held.values())
 
@@ -87,7 +87,7 @@ class KeyedProcessQueue(ProcessQueue):
 
     def start_release(self) -> None:
         """Start the release: hand out only messages below a finished or in-flight one, and none of a paused queue."""
-        below = NONE_OF_THEM if self.is_paused else max(self._finished_to, self._handed_out_to())
+        below = NO_OFFSET if self.is_paused else max(self._finished_to, self._handed_out_to())
         self._goes_on_to, self.is_releasing = below, True
         self.resume()
         self._let_go_from(below)
@@ -125,8 +125,8 @@ class KeyedProcessQueue(ProcessQueue):
 
     def discard_waiting(self) -> None:
         """Stop handing out messages of a queue that is being released."""
-        self._let_go_from(NONE_OF_THEM)
-        self._goes_on_to = NONE_OF_THEM
+        self._let_go_from(NO_OFFSET)
+        self._goes_on_to = NO_OFFSET
         self._owed.clear()
         self._tell_idle()
 
@@ -174,7 +174,7 @@ class KeyedProcessQueue(ProcessQueue):
             for message in reversed(block.messages):
                 if not message.finished and message not in others and message.queue_offset <= self._goes_on_to:
                     return message.queue_offset
-        return NONE_OF_THEM
+        return NO_OFFSET
 
     def _all_waiting(self) -> Iterator[Message]:
         yield from self.waiting

@@ -223,7 +223,7 @@ class ProcessQueue:
         return self.is_batching
 
     @property
-    def cannot_fill(self) -> bool:
+    def cannot_fill_batch(self) -> bool:
         """Whether the waiting messages cannot become a full batch: the cache is full, and none is in flight."""
         return self.is_batching and self.is_full and self.cached_count == len(self.pending)
 
@@ -266,7 +266,7 @@ class ProcessQueue:
         finally:
             self._relief = None
 
-    def note_full(self, is_full: bool) -> None:
+    def set_full(self, is_full: bool) -> None:
         """Set whether pulls or pops wait until some messages are finished."""
         self.is_full = is_full
 
@@ -342,7 +342,7 @@ class ProcessQueue:
         oldest = self.oldest()
         return self.next_offset if oldest is None else min(oldest.queue_offset, self.next_offset)
 
-    def reaches_past(self) -> bool:
+    def reaches_cached_message(self) -> bool:
         """Return whether a correction lowered the next pull's offset to or below a cached message's.
 
         Responses must be put in offset order, or the first unfinished message is not the lowest one. So nothing may be

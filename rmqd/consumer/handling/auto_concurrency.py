@@ -37,28 +37,28 @@ from rmqd.runtime.clock import Clock
 
 INTERVAL_SECONDS: Final = 0.5  # shortest interval while the limit does not change
 MIN_CALLS: Final = 40  # fewest calls of such an interval, at least twice the limit
-FIRST_CALLS: Final = 20  # fewest calls of the first interval
-FEW_CALLS: Final = 4  # fewest calls while the limit changes
+MIN_FIRST_CALLS: Final = 20  # fewest calls of the first interval
+MIN_CHANGE_CALLS: Final = 4  # fewest calls while the limit changes
 # most calls that an interval waits for (but at least twice the limit), even if widely varying durations need more
 MAX_CALLS: Final = 80
 MAX_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
-TINY_SECONDS: Final = 1e-9  # shortest duration, even if the clock did not advance
+MIN_DURATION_SECONDS: Final = 1e-9  # shortest duration, even if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
 GROWS_BELOW: Final = 1.08  # relative to the baseline: the limit grows below this
 FALLS_ABOVE: Final = 1.18  # relative to the baseline: the limit falls above this
-BEYOND: Final = 0.45  # relative to the growth of the limit: a step is reverted if durations grow by more
-LITTLE: Final = 1.04  # relative to the baseline: smaller differences are noise
-FELL: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
-ROSE: Final = 1.15
+MAX_SLOWDOWN_SHARE: Final = 0.45  # relative to the growth of the limit: a step is reverted if durations grow by more
+NOISE_RATIO: Final = 1.04  # relative to the baseline: smaller differences are noise
+NOTABLE_FALL: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
+NOTABLE_RISE: Final = 1.15
 GROWTH: Final = 1.1
 FAST_GROWTH: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
-FAST_AFTER: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH
+STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH
 TRIAL_EVERY: Final = 16  # intervals between two trials
-IN_DOUBT: Final = 3  # weight of an interval whose calls are slower than the baseline, but not far slower
+DOUBTFUL_WEIGHT: Final = 3  # weight of an interval whose calls are slower than the baseline, but not far slower
 TRIAL_SHARE: Final = 0.75  # share of the limit
-KNOWN_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
-KNOWN_FOR_EACH: Final = 30  # the same for each call of the probe, if that is more
-KNOWN_CALLS_ON_THE_WAY: Final = 60  # the same for a limit whose step was reverted
+EXCLUDED_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
+EXCLUDED_CALLS_PER_CALL: Final = 30  # the same for each call of the probe, if that is more
+EXCLUDED_CALLS_AFTER_REVERT: Final = 60  # the same for a limit whose step was reverted
 
 
 class AutoConcurrency:
@@ -70,7 +70,7 @@ class AutoConcurrency:
         self._clock = clock
         self._baseline = 0.0  # seconds; 0: not measured yet
         self._spread = 0.0  # variance of durations below the knee, relative to their squared mean
-        self._steps = FAST_AFTER  # consecutive steps up
+        self._steps = STEPS_BEFORE_FAST_GROWTH  # consecutive steps up
         self._former = 1  # limit before the last step or probe
         self._probed = 0  # limit of the current probe; 0: none
         self._since_trial = TRIAL_EVERY  # the first trial runs as soon as the limit has settled
@@ -81,7 +81,7 @@ class AutoConcurrency:
         self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
 
-    async def occupy(self, call: Call, _: Worker, batch: Batch) -> object:
+    async def time_slot(self, call: Call, _: Worker, batch: Batch) -> object:
         """Measure how long a slot is busy, with other work and pauses: a stage of the call."""
         self.begin()
         try:
@@ -98,7 +98,7 @@ class AutoConcurrency:
             return result
         finally:
             if worker.expired:
-                self.ran_out(began)
+                self.record_expiry(began)
             elif has_returned:
                 self.took(began)
 
@@ -120,7 +120,7 @@ class AutoConcurrency:
             self._seconds += seconds
             self._squares += seconds * seconds
 
-    def ran_out(self, began: float) -> None:
+    def record_expiry(self, began: float) -> None:
         """Called when a call did not end at its deadline, so its duration is not known."""
         self._expired += self._from <= began < self._to
 
@@ -136,7 +136,7 @@ class AutoConcurrency:
         now, limit = self._note(), self.limit
         if not self._is_over(now):
             return self.limit - limit
-        duration = max(self._seconds, TINY_SECONDS) / max(self._calls, 1)
+        duration = max(self._seconds, MIN_DURATION_SECONDS) / max(self._calls, 1)
         if self._busy_seconds >= BUSY_SHARE * limit * (now - self._began):
             if 2 * self._expired > self._calls + self._expired:
                 self._retreat()
@@ -167,7 +167,7 @@ class AutoConcurrency:
         ended, twice = self._calls + self._expired, 2 * self.limit
         if not self._probed and self._before is None:
             if self.limit == 1 and self._steps:
-                return ended >= FIRST_CALLS
+                return ended >= MIN_FIRST_CALLS
             if self._steps:
                 return ended >= max(self._calls_to_tell(self._line(self.limit) - 1), 2 * self._former)
             return now - self._from >= INTERVAL_SECONDS and ended >= max(MIN_CALLS, twice)
@@ -175,7 +175,7 @@ class AutoConcurrency:
             if self._probed:
                 least = self._calls_to_tell(self._line(self._probed) - 1)
             else:
-                least = max(min(self._calls_to_tell(1 - FELL), MAX_TRIAL_CALLS), twice)
+                least = max(min(self._calls_to_tell(1 - NOTABLE_FALL), MAX_TRIAL_CALLS), twice)
             if ended + self.limit >= least:
                 self._to = now
                 self.limit = self._former if self._probed else self.limit
@@ -183,7 +183,7 @@ class AutoConcurrency:
 
     def _calls_to_tell(self, difference: float) -> int:
         """Return how many calls show that a difference of their mean duration is not chance (two standard errors)."""
-        return min(MAX_CALLS, max(FEW_CALLS, ceil(4 * self._spread / difference**2)))
+        return min(MAX_CALLS, max(MIN_CHANGE_CALLS, ceil(4 * self._spread / difference**2)))
 
     def _judge(self, duration: float) -> None:
         if self._before is not None and self._compare(duration, *self._before):
@@ -196,7 +196,7 @@ class AutoConcurrency:
         if self._known_for <= 0:
             self._too_much = self.most + 1
         ratio = duration / self._baseline
-        self._since_trial += 1 if ratio < GROWS_BELOW else IN_DOUBT
+        self._since_trial += 1 if ratio < GROWS_BELOW else DOUBTFUL_WEIGHT
         if self._probed:
             self._end_probe(ratio)
         elif self._steps:
@@ -228,18 +228,18 @@ class AutoConcurrency:
         if (
             not was_trial and duration <= (FALLS_ABOVE + self._standard_error()) * self._baseline
         ):  # the old limit was too high
-            self._too_much, self._known_for = former_limit, KNOWN_CALLS
-        elif fell_to > ROSE:  # something else has changed, so wait for the next interval
+            self._too_much, self._known_for = former_limit, EXCLUDED_CALLS
+        elif fell_to > NOTABLE_RISE:  # something else has changed, so wait for the next interval
             pass
-        elif fell_to > max((1 + TRIAL_SHARE) / 2, FELL - self._standard_error()):
+        elif fell_to > max((1 + TRIAL_SHARE) / 2, NOTABLE_FALL - self._standard_error()):
             # calls were below the knee, or the handler itself is slower
             self.limit = former_limit
             if not was_trial:
                 self._since_trial = TRIAL_EVERY  # the knee may have moved, so run a trial at the next interval
-            if not was_trial or duration > LITTLE * self._baseline:  # the excluded limit assumed another baseline
+            if not was_trial or duration > NOISE_RATIO * self._baseline:  # the excluded limit assumed another baseline
                 self._too_much = self.most + 1
             self._measure_baseline(duration)
-        elif not was_trial:  # calls are still above the knee
+        elif not was_trial:  # more concurrency still makes calls slower
             return False
         elif fell_to <= share * GROWS_BELOW:  # still above the knee: durations fell in proportion to the calls
             self._is_trial = True
@@ -251,7 +251,7 @@ class AutoConcurrency:
 
     def _measure_baseline(self, duration: float) -> None:
         """Set the baseline to a duration below the knee. If the two are close, average them."""
-        if 1 / ROSE < duration / self._baseline < ROSE:
+        if 1 / NOTABLE_RISE < duration / self._baseline < NOTABLE_RISE:
             self._refine_baseline(duration)
         else:
             self._baseline = duration
@@ -260,12 +260,12 @@ class AutoConcurrency:
         self._baseline += (duration - self._baseline) * self._calls / (self._calls + MIN_CALLS)
 
     def _next(self) -> int:
-        growth = FAST_GROWTH if self._steps >= FAST_AFTER else GROWTH
+        growth = FAST_GROWTH if self._steps >= STEPS_BEFORE_FAST_GROWTH else GROWTH
         return min(self.most, max(self.limit + 1, int(self.limit * growth)))
 
     def _line(self, limit: int) -> float:
         """Return the ratio to the baseline above which a step from the previous limit was too large."""
-        return max(LITTLE, 1 + BEYOND * (limit / self._former - 1))
+        return max(NOISE_RATIO, 1 + MAX_SLOWDOWN_SHARE * (limit / self._former - 1))
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
         """Whether the step to `limit` was too large, beyond the uncertainty of the measurement."""
@@ -274,7 +274,7 @@ class AutoConcurrency:
     def _end_step(self, duration: float) -> None:
         """Take the next step, or revert the last one."""
         if self._is_too_large(self.limit, duration / self._baseline):
-            self._take_back(self.limit, KNOWN_CALLS_ON_THE_WAY)
+            self._take_back(self.limit, EXCLUDED_CALLS_AFTER_REVERT)
             return
         self._refine_baseline(duration)
         if (limit := self._next()) < self._too_much:
@@ -286,7 +286,7 @@ class AutoConcurrency:
     def _end_probe(self, ratio: float) -> None:
         probed, self._probed = self._probed, 0
         if self._calls < self._former or self._is_too_large(probed, ratio):
-            known_for = max(KNOWN_CALLS, KNOWN_FOR_EACH * self._calls)
+            known_for = max(EXCLUDED_CALLS, EXCLUDED_CALLS_PER_CALL * self._calls)
             # waiting for another call matters less if durations vary widely anyway
             self._take_back(probed, max(100, round(known_for / (1 + 20 * self._spread))))
         else:

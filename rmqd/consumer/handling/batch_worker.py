@@ -3,7 +3,7 @@
 Every handler call is made here, except the calls that an operator requests (`HandlerSlots.call_in_background`). An
 exception of a handler is a result. Every other exception ends the group.
 
-`LeftTasks` warns of a task that a handler created but did not await: its messages are acknowledged before it ends.
+`HandlerTasks` warns of a task that a handler created but did not await: its messages are acknowledged before it ends.
 
 The event loop calls a task factory for each new task, which costs one lookup. A message costs nothing if its handler
 creates no task. Only a handler's first tasks are watched, because a handler that leaves tasks does so from the start.
@@ -65,7 +65,7 @@ log = structlog.get_logger(__name__)
 MAX_WATCHED: Final = 1000  # tasks for each handler
 
 
-class LeftTasks:
+class HandlerTasks:
     """The tasks that one handler creates in its calls. Libraries that it uses may keep running tasks."""
 
     def __init__(self, handler: LoadedHandler) -> None:
@@ -150,7 +150,7 @@ class WorkerService(ABC):
 
     @abstractmethod
     def begin_turn(self) -> Turn | None:
-        """Take the first queue of the line. None if its messages must not be handed out now."""
+        """Take the first ready queue. Returns None if its messages must not be handed out now."""
 
     @abstractmethod
     def warn_if_blocked(self, started: float) -> None:
@@ -208,7 +208,7 @@ class Worker:
         return None if batch is None or message not in batch else int((started + self._service.wall_offset) * 1000)
 
     async def _serve(self) -> None:
-        """Serve the queues of the line in turn."""
+        """Serve the ready queues in turn."""
         service = self._service
         ready_queues = service.ready_queues
         queues, queued = ready_queues.queues, ready_queues.queued
@@ -362,15 +362,15 @@ class Worker:
         if self.is_called:
             now = service.clock.monotonic()
             age = now + service.wall_offset - messages[0].store_timestamp * 0.001
-            process_queue.stats.handled_in(messages, now - self.started, age)
+            process_queue.stats.count_call(messages, now - self.started, age)
         if error is None and (is_resting := service.settle_at_once(process_queue, batch)) is not None:
             return is_resting
         try:
-            return await self.undisturbed(service.settle(process_queue, batch, error), "settle")
+            return await self.wait_unless_replaced(service.settle(process_queue, batch, error), "settle")
         except asyncio.CancelledError:
             return True
 
-    async def undisturbed(self, work: Coroutine[Any, Any, T], name: str) -> T:
+    async def wait_unless_replaced(self, work: Coroutine[Any, Any, T], name: str) -> T:
         """Wait for rmqd's own work between calls. Raises CancelledError if this worker was replaced.
 
         The work runs in a separate task, because the handler may have kept this task and cancel it during the work.

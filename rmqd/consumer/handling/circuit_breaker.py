@@ -10,7 +10,7 @@ While a failure is suspected to be the handler's fault, its messages or their at
 
 - `HeldBatches` is for groups whose retry is a request to a broker, which cannot be undone. The batch is held, as if a
   handler still had it, and settled after the decision.
-- `ForgivenAttempts` is for groups that retry in place. The message is retried after its usual suspension. Its attempts
+- `UncountedAttempts` is for groups that retry in place. The message is retried after its usual suspension. Its attempts
   are counted, and subtracted again if the circuit decides so. An attempt is not treated as the last one while earlier
   attempts may still be subtracted.
 
@@ -33,7 +33,7 @@ from rmqd.consumer.handling.batch_worker import Call, Settle, Worker
 from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE
 from rmqd.consumer.handling.in_place_retries import failures_of
 from rmqd.consumer.handling.ready_queues import ReadyQueues
-from rmqd.consumer.handling.settlement import Settlement, report
+from rmqd.consumer.handling.settlement import Settlement, report_errors
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.services import RetryPolicy
 from rmqd.handler_api.batch import AGAIN, Batch, Outcome
@@ -165,7 +165,7 @@ class HeldBatches(CircuitBreaker):
         is_releasing = process_queue.is_releasing and not self._must_stay(batch, error)
         if fate is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
             return await self._settlement.settle(process_queue, batch, error)
-        report(process_queue, batch, error, self._clock.wall(), lambda *_: self._until)
+        report_errors(process_queue, batch, error, self._clock.wall(), lambda *_: self._until)
         process_queue.begin_turn()  # a release of the queue waits for it
         now = self._clock.monotonic()
         self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is FailureEffect.REPEATED))
@@ -193,7 +193,7 @@ class HeldBatches(CircuitBreaker):
         )
         if is_over:
             self._hand_out([held for held in self._held if held.at < oldest])
-        elif circuit.lets_through and not self._ready_queues.has_messages:  # there is no other message to probe with
+        elif circuit.allows_call and not self._ready_queues.has_messages:  # no other message can probe the handler
             self._hand_out(self._held[:1])
 
     def changed(self) -> None:
@@ -223,13 +223,13 @@ class HeldBatches(CircuitBreaker):
         batch, error = held.batch, held.error
         if again:
             for index in failures_of(batch, error):
-                batch.overrule(index, AGAIN)
+                batch.replace_decision(index, AGAIN)
             error = None
         await self._settlement.settle(held.process_queue, batch, error, is_reported=True)
         held.process_queue.end_turn()
 
 
-class ForgivingRetry:
+class UncountedRetry:
     """The retry policy of a group that retries in place. Attempts that may still be subtracted do not count."""
 
     def __init__(self, retry_policy: RetryPolicy) -> None:
@@ -257,10 +257,10 @@ class _Doubt:
     is_repeated: bool
 
 
-class ForgivenAttempts(CircuitBreaker):
+class UncountedAttempts(CircuitBreaker):
     """Subtracts attempts from messages if the handler was at fault."""
 
-    def __init__(self, circuit: Circuit, retry_policy: ForgivingRetry, settle: Settle, clock: Clock) -> None:
+    def __init__(self, circuit: Circuit, retry_policy: UncountedRetry, settle: Settle, clock: Clock) -> None:
         super().__init__(circuit, clock)
         self._retry_policy = retry_policy
         self._settle = settle

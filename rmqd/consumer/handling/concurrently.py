@@ -38,10 +38,10 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         self.settle_at_once, self.settle = self.settlement.settle_at_once, self.settlement.settle
         if self.circuit is not None:
             begin, queues = self._begin_in_background, self.ready_queues
-            self.break_by(HeldBatches(self.circuit, self.settlement, retry_policy, begin, queues, clock))
+            self.use_breaker(HeldBatches(self.circuit, self.settlement, retry_policy, begin, queues, clock))
 
     def begin_turn(self) -> Turn | None:
-        """Take the next queue. It stays in the line for other workers until they find it empty."""
+        """Take the next ready queue. It stays ready for other workers until they find it empty."""
         queues = self.ready_queues.queues
         process_queue = queues[0]
         queues.rotate(-1)  # the next worker begins with the next queue
@@ -158,7 +158,7 @@ class PollService:
         ended()
         raise RmqdError("this member is a pull consumer: it has no handler to call")
 
-    async def arrival(self, seconds: float) -> bool:
+    async def wait_for_messages(self, seconds: float) -> bool:
         """Wait until a queue has messages, for at most `seconds`. Returns whether a queue has messages."""
         return await wait_within(self._clock, seconds, self._ready_queues.wait_for_work())
 

@@ -33,11 +33,11 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import value_by
 
 POLL_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
-LOOK_AGAIN_HERE_SECONDS: Final = 0.1  # the same for a message that this process has claimed
+OWN_CLAIM_POLL_SECONDS: Final = 0.1  # the same for a message that this process has claimed
 SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
-BY_ID: Final = "msg_id"
+BY_MESSAGE_ID: Final = "msg_id"
 _WAIT: Final = Decision(Outcome.AGAIN, seconds=POLL_AGAIN_SECONDS)
-_WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=LOOK_AGAIN_HERE_SECONDS)
+_WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=OWN_CLAIM_POLL_SECONDS)
 
 
 class Deduplication:
@@ -55,7 +55,7 @@ class Deduplication:
         store = open_store(options.deduplication.store, options.deduplication.url, terms)
         self._claims = HeldClaims(store, owner, clock)
         self.run = self._claims.run
-        self._is_by_id = options.deduplication.by == BY_ID
+        self._is_by_id = options.deduplication.by == BY_MESSAGE_ID
         self._id_of = value_by(options.deduplication.by)
         self._calls: dict[Batch, Claim] = {}  # calls whose batches are not settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
@@ -64,7 +64,7 @@ class Deduplication:
         """Confirm acknowledged messages of unsettled calls, and close the claims. Call after the last handler call."""
         for batch, claim in self._calls.items():
             if claim.has_ended:
-                self._claims.owe(claim, self._acknowledged(batch))
+                self._claims.confirm_at_close(claim, self._acknowledged(batch))
         await self._claims.close()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
@@ -124,7 +124,7 @@ class Deduplication:
         """Claim the batch, and call the handler with the claimed messages: a stage of the call."""
         assert worker.process_queue is not None
         worker.batch, worker.is_called = None, False  # the handler has no batch during the store's request
-        claim = await worker.undisturbed(self._claim(batch, worker.process_queue), "claim")
+        claim = await worker.wait_unless_replaced(self._claim(batch, worker.process_queue), "claim")
         if claim is None:
             return None
         self._calls[batch] = claim

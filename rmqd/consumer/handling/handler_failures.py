@@ -19,8 +19,8 @@ from rmqd.handler_api.batch import (
     is_only,
     leaves_of,
 )
-from rmqd.handler_api.decisions import asked, checked_seconds
-from rmqd.runtime.plain_text import RaisedElsewhere, hidden
+from rmqd.handler_api.decisions import checked_field, checked_seconds
+from rmqd.runtime.plain_text import RemoteFailure, hidden
 from rmqd.wire.messages.message import Message
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
@@ -37,12 +37,12 @@ class HandlerHungError(RmqdError):
     """All slots of the group are occupied by calls that did not end at their deadline."""
 
 
-class HandlerProcessLostError(RaisedElsewhere, Exception):
+class HandlerProcessLostError(RemoteFailure, Exception):
     """A handler's process died, hung or exceeded its memory limit. The traceback is the process's own output."""
 
 
 EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
-HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # an earlier call handled the message
+HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # an earlier call has handled the message
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 
@@ -105,11 +105,11 @@ def requested_suspension(error: BaseException | None) -> float | None:
     """How long the exception asks to suspend an orderly queue, in seconds. None if it does not say."""
     if error is None:
         return None
-    rests = (asked(one, "seconds", checked_seconds) for one in leaves_of(error) if isinstance(one, Suspend))
+    rests = (checked_field(one, "seconds", checked_seconds) for one in leaves_of(error) if isinstance(one, Suspend))
     return max((one for one in rests if one is not None), default=None)
 
 
-def given_up(retry_policy: RetryPolicy, message: Message, decision: Decision, group_level: int | None) -> str | None:
+def dlq_reason(retry_policy: RetryPolicy, message: Message, decision: Decision, group_level: int | None) -> str | None:
     """Return why a message must be dead-lettered. None if it must not.
 
     The handler may have decided so, or asked for a retry with the delay level -1, or the attempts are used up.

@@ -26,7 +26,7 @@ from rmqd.runtime.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
 
-CANCEL_PATIENCE_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
+CANCEL_TIMEOUT_SECONDS: Final = 1.0  # how long a cancelled `start` or `stop` may take to end
 _FUTURES: Final = (asyncio.Future, concurrent.futures.Future)
 _LAZY: Final = (map, filter, zip, enumerate, *(one for one in vars(itertools).values() if isinstance(one, type)))
 _FUNCTIONS: Final = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, partial)
@@ -112,7 +112,7 @@ def wrapped(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHandler
     return replace(handler, handle=functools.update_wrapper(partial(around, call_next), call_next))
 
 
-def checked(handler: LoadedHandler) -> LoadedHandler:
+def with_checks(handler: LoadedHandler) -> LoadedHandler:
     """Return the handler with a `handle` that calls `check_result` itself, for wrappers that check how a call ends."""
 
     def around(call_next: Callable[[Batch], Any], batch: Batch) -> Any:
@@ -230,7 +230,7 @@ async def call_start_or_stop(
 
 async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: Clock) -> None:
     call.cancel()
-    _, left = await clock.wait((call,), timeout=CANCEL_PATIENCE_SECONDS)
+    _, left = await clock.wait((call,), timeout=CANCEL_TIMEOUT_SECONDS)
     if left:  # it may ignore its cancellation forever, and the group or process could not end
         log.error("handler.left_behind", handler=getattr(function, "__qualname__", ""), calls=1)
 

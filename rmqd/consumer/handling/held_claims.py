@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, Held, Key
-from rmqd.runtime.clock import Clock, doubled, wait_within
+from rmqd.runtime.clock import Clock, backoff_of, wait_within
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +102,7 @@ class HeldClaims:
         if lost := await self._confirm(claim, indexes):
             log.warning("claim.lost", messages=lost, lease_seconds=LEASE_SECONDS)
 
-    def owe(self, claim: Claim, indexes: Iterable[int]) -> None:
+    def confirm_at_close(self, claim: Claim, indexes: Iterable[int]) -> None:
         """Let `close` confirm messages of a call that will not be settled, unless a confirmation is already running."""
         if claim not in self._confirming and (owed := [index for index in indexes if index in claim.keys]):
             self._confirming[claim] = owed
@@ -195,7 +195,7 @@ class HeldClaims:
         self.failure = str(error)
         self._waiting += 1
         try:
-            await self._clock.sleep(doubled(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
+            await self._clock.sleep(backoff_of(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
         finally:
             self._waiting -= 1
 

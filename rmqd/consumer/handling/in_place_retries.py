@@ -24,7 +24,7 @@ from rmqd.handler_api.batch import (
     is_only,
     leaves_of,
 )
-from rmqd.runtime.clock import Clock, doubled
+from rmqd.runtime.clock import Clock, backoff_of
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.messages.message import Message
 
@@ -74,9 +74,9 @@ class _GuardedCall:
         for number in itertools.count(1):
             part = batch if len(indexes) == len(batch) else batch.part(indexes)
             result, error = await self._called(part)
-            give_up(batch, error, policy.options.dead_letter_on)
+            dead_letter_by_name(batch, error, policy.options.dead_letter_on)
             again = self._to_repeat(error)
-            pause = doubled(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
+            pause = backoff_of(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
             if not again or number > policy.options.in_place or not self._can_repeat(pause):
                 break
             self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
@@ -119,7 +119,7 @@ class _GuardedCall:
         behind = [index for index, decision in decided.items() if decision.outcome is Outcome.AGAIN]
         indexes = sorted({*again, *behind})
         for index in indexes:
-            self._batch.overrule(index, None)
+            self._batch.replace_decision(index, None)
         return indexes
 
     def _can_repeat(self, pause: float) -> bool:
@@ -159,11 +159,11 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
     return found
 
 
-def give_up(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
+def dead_letter_by_name(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
     """Dead-letter the messages whose exception has one of these names."""
     for index, one in failures_of(batch, error).items():
         if named := [leaf for leaf in leaves_of(one) if is_named(leaf, names)]:
-            batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
+            batch.replace_decision(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
 
 
 def is_named(error: BaseException, names: Collection[str]) -> bool:

@@ -97,7 +97,7 @@ class MessageTrace:
         self.dispatcher.append(tuple(parts), len(parts) * (2 if is_new else 1))
 
     def _code(self, context: HookContext, seconds: float, *, is_failed: bool) -> ContextCode:
-        """Return the code that Java's consume services would choose, for each message if the handler decided so."""
+        """Return the result code that Java's consume services would put into the trace."""
         if context.outcome == "failed" and is_failed:
             return ContextCode.EXCEPTION
         if seconds >= self._timeout:

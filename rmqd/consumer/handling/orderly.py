@@ -16,17 +16,17 @@ from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn, Worker
-from rmqd.consumer.handling.circuit_breaker import ForgivenAttempts, ForgivingRetry
+from rmqd.consumer.handling.circuit_breaker import UncountedAttempts, UncountedRetry
 from rmqd.consumer.handling.handler_failures import (
     EXPIRED,
     acknowledged,
     dead_letter_cause,
     decisions_of,
-    given_up,
+    dlq_reason,
     requested_suspension,
 )
 from rmqd.consumer.handling.ready_queues import Make
-from rmqd.consumer.handling.settlement import ConfirmSettled, alone, count_acknowledged, report, still_ours
+from rmqd.consumer.handling.settlement import ConfirmSettled, count_acknowledged, report_errors, send_one, still_ours
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.services import Ownership, RetryPolicy
 from rmqd.handler_api.batch import (
@@ -79,7 +79,7 @@ class OrderlyRules:
         if is_rolled_back(batch):
             return {}
         pairs = enumerate(zip(batch, decisions, strict=True))
-        reasons = ((index, given_up(self._retry_policy, *pair, self._delay_level)) for index, pair in pairs)
+        reasons = ((index, dlq_reason(self._retry_policy, *pair, self._delay_level)) for index, pair in pairs)
         return {index: reason for index, reason in reasons if reason is not None}
 
     def acknowledged(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
@@ -129,7 +129,7 @@ class OrderlySettlement(OrderlyRules):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
-        report(process_queue, batch, error, self._clock.wall(), self._next_attempt)
+        report_errors(process_queue, batch, error, self._clock.wall(), self._next_attempt)
         decisions = decisions_of(batch, error)
         reasons, dead = self.reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None and not self._is_by_key:
@@ -145,7 +145,7 @@ class OrderlySettlement(OrderlyRules):
         return still_ours(process_queue, unfinished) and self._carry_out(process_queue, batch, decisions, dead, error)
 
     def _next_attempt(self, message: Message, decision: Decision) -> str:
-        if (reason := given_up(self._retry_policy, message, decision, self._delay_level)) is not None:
+        if (reason := dlq_reason(self._retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
         return f"in {duration(suspension_seconds(decision.error, self._usual_seconds))}, here"
 
@@ -206,7 +206,7 @@ class OrderlySettlement(OrderlyRules):
         """
         send = self._retry_policy.dead_letter
         requests = (
-            alone(batch[at], send(batch[at], reason, decisions[at].error or error)) for at, reason in reasons.items()
+            send_one(batch[at], send(batch[at], reason, decisions[at].error or error)) for at, reason in reasons.items()
         )
         sent = await asyncio.gather(*requests)
         dead = [index for index, is_taken in zip(reasons, sent, strict=True) if is_taken]
@@ -221,7 +221,7 @@ class OrderlySettlement(OrderlyRules):
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Retry all messages since the handler's last commit. As in Java, no attempt is counted."""
         for index, message in enumerate(batch):
-            if batch.decisions().get(index) != AGAIN:  # the handler has had the message
+            if batch.decisions().get(index) != AGAIN:  # the handler has seen the message
                 process_queue.stats.of(message).count("retried")
         messages = [*process_queue.roll_back(), *batch]
         self._suspend(process_queue, messages, suspension_seconds(error, self._usual_seconds))
@@ -257,16 +257,16 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
         self._leases = leases
         self._takes_late_results = leases is not None or not handler.is_async
-        forgiving = None if self.circuit is None else ForgivingRetry(retry_policy)
+        forgiving = None if self.circuit is None else UncountedRetry(retry_policy)
         settlement = OrderlySettlement(forgiving or retry_policy, options, self._suspend, clock, self.confirm_settled)
         self.settle_at_once, self.settle = settlement.settle_at_once, settlement.settle
         if self.circuit is not None and forgiving is not None:
-            self.break_by(ForgivenAttempts(self.circuit, forgiving, settlement.settle, clock))
+            self.use_breaker(UncountedAttempts(self.circuit, forgiving, settlement.settle, clock))
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # caches with batches in flight
         self._following: dict[MessageQueue, ProcessQueue] = {}  # newer caches that wait for a cache in `_serving`
 
     def begin_turn(self) -> Turn | None:
-        """Take the next queue, under its lock. With `order_by` it stays in the line for other workers."""
+        """Take the next ready queue, under its lock. With `order_by` it stays ready for other workers."""
         ready_queues = self.ready_queues
         process_queue = ready_queues.queues.popleft()
         message_queue = process_queue.message_queue
@@ -279,7 +279,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         make: Make = Batch
         if self._leases is not None:
             lease = self._leases.lease(message_queue)
-            if lease is None or process_queue.awaits_lock:  # it returns with its next messages, or its lock
+            if lease is None or process_queue.awaits_lock:  # resubmitted with new messages, or with its lock
                 ready_queues.queued.discard(process_queue)
                 self._discard_released(process_queue)
                 self._end_serving(process_queue)
@@ -354,7 +354,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
         if isinstance(process_queue, KeyedProcessQueue):
-            return process_queue.has_behind
+            return process_queue.has_waiting_for_key
         return bool(process_queue.pending)
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:

@@ -24,7 +24,7 @@ class ReadyQueues:
 
     def __init__(self) -> None:
         self.queues: deque[ProcessQueue] = deque()
-        self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add, mostly because they are in the line
+        self.queued: set[ProcessQueue] = set()  # queues that `submit` must not add; most of them are ready already
         self.can_wake = False  # whether a worker sleeps, and no woken worker is about to start
         self.paused = False
         self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # or the function that starts it
@@ -43,7 +43,7 @@ class ReadyQueues:
             self.wake()
 
     def keep(self, process_queue: ProcessQueue) -> None:
-        """Add a queue like `submit`, but wake no worker: the calling worker takes the next batch itself."""
+        """Add a queue without waking a worker, because the calling worker takes the next batch itself."""
         if process_queue.pending and process_queue not in self.queued:
             self.queued.add(process_queue)
             (self._held if self.paused else self.queues).append(process_queue)
@@ -199,7 +199,7 @@ class BatchingQueues(ReadyQueues):
         return made
 
     def _has_batch(self, process_queue: ProcessQueue) -> bool:
-        is_ripe = process_queue in self._ripe or process_queue.cannot_fill
+        is_ripe = process_queue in self._ripe or process_queue.cannot_fill_batch
         return is_ripe or len(process_queue.pending) >= self._size
 
     def _hold_for_batch(self, process_queue: ProcessQueue) -> None:

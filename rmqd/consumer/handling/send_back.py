@@ -55,7 +55,7 @@ def kept_properties(message: Message, origin_topic: str) -> dict[str, str]:
     """Return the properties that a copy keeps, together with the original topic and message id."""
     stored = message.stored_properties
     kept = {
-        name: plain(value)  # a value that was stored with a separator cannot be sent with it
+        name: property_text(value)  # a value that was stored with a separator cannot be sent with it
         for name, value in stored.items()
         if name not in _LEFT_OUT and not name.startswith(_TIMER_PREFIX)
     }
@@ -96,7 +96,7 @@ def copy_header(
     )
 
 
-def plain(text: str) -> str:
+def property_text(text: str) -> str:
     """Return text that is valid as a property's value: without the two separators, and encodable as UTF-8."""
     return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
 
@@ -219,10 +219,10 @@ class SendBack:
         room = (
             names.MAX_PROPERTIES_BYTES - _BROKERS_PROPERTIES_BYTES - len(names.format_properties(properties).encode())
         )
-        properties[RMQD_REASON] = _head(plain(reason) or "the handler gave no reason", room // 2)
+        properties[RMQD_REASON] = _head(property_text(reason) or "the handler gave no reason", room // 2)
         if error is not None:
             room -= len(properties[RMQD_REASON].encode())
-            properties[RMQD_EXCEPTION] = _tail(plain(traceback_of(error)), room)  # the end names the error
+            properties[RMQD_EXCEPTION] = _tail(property_text(traceback_of(error)), room)  # the end names the error
         return await self._send(message, dlq_topic(self._group), properties, message.reconsume_times)
 
     def _address(self, message: Message) -> str | None:
@@ -237,7 +237,7 @@ class SendBack:
 
     def _origin(self, message: Message) -> dict[str, str]:
         kept = kept_properties(message, message.origin_topic)
-        return kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: plain(message.lite_topic)}
+        return kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: property_text(message.lite_topic)}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
         if (address := self._address(message)) is None:

@@ -15,8 +15,8 @@ from rmqd.consumer.handling.handler_failures import (
     dead_letter_cause,
     decisions_of,
     default_decision,
+    dlq_reason,
     facts_of,
-    given_up,
     is_duplicate,
 )
 from rmqd.consumer.health.causes import Problem, found
@@ -49,7 +49,7 @@ class ConfirmSettled(Protocol):
         """`more_follows` announces another call for this batch."""
 
 
-AWAY_SHOWN_SECONDS: Final = 60.0  # shown this long after the wait, because the next call may take that long
+UNAVAILABLE_SHOWN_SECONDS: Final = 60.0  # shown this long after the wait, because the next call may take that long
 LOCAL_RETRY_SECONDS: Final = 5.0  # Java: submitConsumeRequestLater
 
 
@@ -107,7 +107,7 @@ class Settlement:
         `is_reported` means that the exceptions are already counted and logged. Returns False: the queue continues.
         """
         if not is_reported:
-            report(process_queue, batch, error, self._clock.wall(), self.next_attempt)
+            report_errors(process_queue, batch, error, self._clock.wall(), self.next_attempt)
         self.busy += 1
         try:
             await self._settle(process_queue, batch, error)
@@ -117,7 +117,7 @@ class Settlement:
 
     def next_attempt(self, message: Message, decision: Decision) -> str:
         """Return when a message that failed is handled again, for the log."""
-        if (reason := given_up(self._retry_policy, message, decision, self._delay_level)) is not None:
+        if (reason := dlq_reason(self._retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
         level = self._delay_level if decision.delay_level is None else decision.delay_level
         level = self._retry_policy.delay_level(message, level)
@@ -166,7 +166,7 @@ class Settlement:
         if not returned:
             return
         stats = process_queue.stats
-        results = await asyncio.gather(*(alone(one[0], self._return_one(stats, *one, error)) for one in returned))
+        results = await asyncio.gather(*(send_one(one[0], self._return_one(stats, *one, error)) for one in returned))
         done: list[Message] = []
         failed: list[Message] = []
         for (message, _), result in zip(returned, results, strict=True):
@@ -193,7 +193,7 @@ class Settlement:
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
         """Return how the attempt counts: `retried`, `expired` or `dead_lettered`. None if no broker accepted it."""
-        reason = given_up(self._retry_policy, message, decision, self._delay_level)
+        reason = dlq_reason(self._retry_policy, message, decision, self._delay_level)
         if reason is None:
             level = self._delay_level if decision.delay_level is None else decision.delay_level
             if not await self._retry_policy.retry(message, level):
@@ -210,7 +210,7 @@ class Settlement:
             self._resubmit(process_queue)
 
 
-def report(
+def report_errors(
     process_queue: ProcessQueue, batch: Batch, error: BaseException | None, at: float, next_attempt: NextAttempt
 ) -> None:
     """Count and log the exceptions of a call that has ended, and of its messages, at a Unix time."""
@@ -231,7 +231,7 @@ def report(
 def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> Problem | None:
     """Return a problem if messages of this queue wait for the service that the handler uses, at this Unix time."""
     until, error = process_queue.unavailable
-    if at >= until + AWAY_SHOWN_SECONDS:
+    if at >= until + UNAVAILABLE_SHOWN_SECONDS:
         return None
     step = "check the service that the error names; the group continues automatically"
     return found("failing_handler", f"messages wait, and their attempts do not count: {error}", step=step, group=group)
@@ -257,7 +257,7 @@ def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool
     return not process_queue.dropped
 
 
-async def alone(message: Message, sending: Awaitable[T]) -> T | None:
+async def send_one(message: Message, sending: Awaitable[T]) -> T | None:
     """Return the result of sending one message. None after a bug in rmqd, so that it affects only this message."""
     try:
         return await sending

@@ -24,10 +24,10 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
-from rmqd.consumer.handling.batch_worker import Call, LeftTasks, Worker, WorkerService
+from rmqd.consumer.handling.batch_worker import Call, HandlerTasks, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker
 from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, HandlerHungError
-from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, checked
+from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, with_checks
 from rmqd.consumer.handling.in_place_retries import FailurePolicy
 from rmqd.consumer.handling.ready_queues import ready_queues_of
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailable, report_error
@@ -61,7 +61,7 @@ class HandlerSlots(WorkerService):
         self.calls_left = True  # whether calls may still run; False once the group has ended without any
         self._takes_late_results = False  # whether calls past their deadline are reported but not ended
         self._hung = False  # all slots are abandoned, so the group is about to fail
-        self._handler, self._left_tasks = handler, LeftTasks(handler)
+        self._handler, self._left_tasks = handler, HandlerTasks(handler)
         self._failures = None if options.failures is None else FailurePolicy(options, clock)
         self.circuit = None if options.circuit is None else Circuit(options.circuit, clock)
         self.transactions: OffsetTransactions | None = None  # only with a custom offset store
@@ -188,11 +188,11 @@ class HandlerSlots(WorkerService):
     def _call_of(self, worker: Worker) -> Call:
         """Return the handler's call for one worker, inside the stages that the group uses, the outermost first.
 
-        `concurrency: auto` counts a slot as busy during everything else, so `occupy` is outermost. The circuit breaker
-        identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the batch. So
-        `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen inside it.
-        Each attempt is a transaction with its own duration, so `measure` and `commit_with` are innermost. The duration
-        includes the commit, because a store that is slow limits the useful concurrency too.
+        `concurrency: auto` counts a slot as busy during everything else, so `time_slot` is outermost. The circuit
+        breaker identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the
+        batch. So `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen
+        inside it. Each attempt is a transaction with its own duration, so `measure` and `commit_with` are innermost.
+        The duration includes the commit, because a store that is slow limits the useful concurrency too.
 
         The deadline is outside of this list: `_tick` ends a call by cancelling the worker's task, or by abandoning its
         thread. Inside of it is `LoadedHandler.handle`, which includes the hooks, then the middleware, then the
@@ -201,7 +201,7 @@ class HandlerSlots(WorkerService):
         auto, breaker, claims, transactions = self._auto, self._breaker, self._deduplication, self.transactions
         retries, canary = self._failures, self._canary
         every = (
-            None if auto is None else auto.occupy,
+            None if auto is None else auto.time_slot,
             None if breaker is None else breaker.watch,
             None if claims is None else claims.claim,
             None if retries is None else retries.retry,
@@ -213,20 +213,20 @@ class HandlerSlots(WorkerService):
         call: Call = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
-        elif stages:  # these stages need the result of each call
-            call = checked(self._handler).handle
+        elif stages:  # the stages above need the result of each call
+            call = with_checks(self._handler).handle
         for stage in reversed(stages):
             call = partial(stage, call, worker)
         return call
 
-    def break_by(self, breaker: CircuitBreaker) -> None:
+    def use_breaker(self, breaker: CircuitBreaker) -> None:
         """Make calls, and settle their batches, as the circuit decides. Call before `run`."""
         self._breaker, self.settle = breaker, breaker.settle
         breaker.circuit.on_change = self._circuit_changed
 
     def _circuit_changed(self) -> None:
         assert self._breaker is not None
-        if self._breaker.circuit.lets_through:
+        if self._breaker.circuit.allows_call:
             if self._breaker.circuit.state == "half_open":
                 self.ready_queues.sort(self._breaker.probe_rank())
             self._let_go_on("circuit")

@@ -244,8 +244,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "offsets_not_stored",
-        "make room on the disk of state_dir, or make it writable: the group continues, but after a restart it handles "
-        "these messages again",
+        "make room on the disk of state_dir, which `rmqd check --show` prints, or make it writable: the group "
+        "continues, but after a restart it handles these messages again",
         GROUP,
         diagnosed_as="offset_illegal",
     ),
@@ -270,7 +270,7 @@ _IN_ORDER: Final = (
     ),
 )
 CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _IN_ORDER}
-DIAGNOSED: Final = tuple(cause.name for cause in _IN_ORDER if not cause.diagnosed_as)
+DIAGNOSIS_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if not cause.diagnosed_as)
 """The causes of `rmqd diagnose`, in its order."""
 STALL_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if QUEUE in cause.marks)
 GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if GROUP in cause.marks)

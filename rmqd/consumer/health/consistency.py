@@ -29,7 +29,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.health.group_problems import (
-    OF_ONE_PROCESS,
+    PROCESS_CLIENT_ID,
     Difference,
     differences,
     model_difference,
@@ -134,9 +134,9 @@ async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str, a
 
 CHECK_SECONDS: Final = 60.0
 NO_BROKER_SECONDS: Final = 1.0
-SECOND_LOOK_SECONDS: Final = 7.0  # a difference must last longer than a reload takes to reach all members and brokers
-MAX_ASKED: Final = 4  # members that are queried directly in one round; later rounds query the others
-ROUNDS_TO_END: Final = 2  # a difference ends after so many rounds without it, because brokers' answers vary
+SECOND_CHECK_SECONDS: Final = 7.0  # a difference must last longer than a reload takes to reach all members and brokers
+MAX_QUERIED_MEMBERS: Final = 4  # members that are queried directly in one round; later rounds query the others
+ROUNDS_UNTIL_ENDED: Final = 2  # a difference ends after so many rounds without it, because brokers' answers vary
 
 
 class Consistency:
@@ -156,7 +156,7 @@ class Consistency:
 
     def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
-        if not OF_ONE_PROCESS.search(self._context.client.client_id):
+        if not PROCESS_CLIENT_ID.search(self._context.client.client_id):
             self._told.set()
 
     async def run(self) -> None:
@@ -174,7 +174,7 @@ class Consistency:
                 await self.check(of_ids_only=True)
 
     async def check(self, *, of_ids_only: bool = False) -> None:
-        """Compare twice, `SECOND_LOOK_SECONDS` apart, and report differences that exist both times.
+        """Compare twice, `SECOND_CHECK_SECONDS` apart, and report differences that exist both times.
 
         A difference that is seen once may be a reload that has not reached all members. A broker shows the subscription
         of the last heartbeat, so a known difference ends only after several rounds without it.
@@ -182,7 +182,7 @@ class Consistency:
         first = await self._query_members(of_ids_only)
         if not (first or self._unseen or self._has_others):  # the second query could show nothing that lasts
             return
-        await self._context.clock.sleep(SECOND_LOOK_SECONDS / 2 if of_ids_only else SECOND_LOOK_SECONDS)
+        await self._context.clock.sleep(SECOND_CHECK_SECONDS / 2 if of_ids_only else SECOND_CHECK_SECONDS)
         second = await self._query_members(of_ids_only)
         if first is None or second is None:
             return
@@ -195,7 +195,7 @@ class Consistency:
             return
         for known in [known for known in self._unseen if known not in first and known not in second]:
             self._unseen[known] += 1
-            if self._unseen[known] >= ROUNDS_TO_END:
+            if self._unseen[known] >= ROUNDS_UNTIL_ENDED:
                 del self._unseen[known]
                 self._context.problems.end(known)
 
@@ -269,7 +269,7 @@ class Consistency:
         """Query members directly: all suspects first, and some others."""
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
-        chosen = (chosen + random.sample(rest, len(rest)))[:MAX_ASKED]
+        chosen = (chosen + random.sample(rest, len(rest)))[:MAX_QUERIED_MEMBERS]
         context, seen, connections = self._context, [], by_member(known)
         for member in chosen:  # sequential, because each query occupies a thread of the broker
             report = await reader.member(member, connections[member])

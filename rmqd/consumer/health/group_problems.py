@@ -51,12 +51,12 @@ def messages(number: int) -> str:
     return count(number, "message")
 
 
-OF_ONE_PROCESS: Final = re.compile(r"@\d+#\d{9,}")
+PROCESS_CLIENT_ID: Final = re.compile(r"@\d+#\d{9,}")
 """The default instance name of Java and rmqd: the process id, and its creation time in nanoseconds."""
 
 FORBIDDEN: Final = ("consumption_disabled", "group_unknown", "retries_dropped")
 """The problems by which a broker's settings keep a group from consuming."""
-KEPT: Final = "is kept from consuming: "
+KEPT_PREFIX: Final = "is kept from consuming: "
 """Part of the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
 
 

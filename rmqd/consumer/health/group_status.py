@@ -11,7 +11,7 @@ from rmqd.consumer.canary import Canary
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.health.group_problems import FORBIDDEN, KEPT
+from rmqd.consumer.health.group_problems import FORBIDDEN, KEPT_PREFIX
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import rates_between, snapshots_of, totals_of
 from rmqd.consumer.stats.stats_snapshot import (
@@ -106,7 +106,7 @@ class GroupStatus:
         disabled = (f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause in FORBIDDEN)
         kept = refusal or next(disabled, None)
         if kept is not None and self.state in ("starting", "running"):
-            return f"group {options.group} {KEPT}{kept}"
+            return f"group {options.group} {KEPT_PREFIX}{kept}"
         if self.state != "running":
             return f"group {self._context.options.group} is {self.state}"
         missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
@@ -124,7 +124,7 @@ FAILING_SECONDS: Final = 20.0  # a service that restarts is available again soon
 MIN_ATTEMPTS: Final = 3
 # at this share of failed attempts a group counts as failing; below, it makes progress
 FAILING_SHARE: Final = 0.9
-WELL_SHARE: Final = 0.5
+RECOVERED_SHARE: Final = 0.5
 
 
 class RecentResults:
@@ -172,7 +172,7 @@ class RecentResults:
         self._judged = totals
         self._add(totals_of(topics), now)
 
-    def pass_by(self) -> None:
+    def poll_unchanged(self) -> None:
         """Called in place of `poll` if no counter has changed."""
         self._add(self._samples[-1][1], self._clock.monotonic())
 
@@ -190,7 +190,7 @@ class RecentResults:
     def _judge(self, acked: int, vain: int, errors: Sequence[LastError], now: float) -> None:
         """Judge a step with `acked` successful attempts and `vain` failed ones. The newest error is the last one."""
         vain_share = vain / max(acked + vain, 1)
-        if acked and vain_share < (WELL_SHARE if self._problem or self._canary else FAILING_SHARE):
+        if acked and vain_share < (RECOVERED_SHARE if self._problem or self._canary else FAILING_SHARE):
             self._vain, self._problem = 0, None
             return
         if vain and not self._vain:

@@ -92,8 +92,8 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS: Final = 2.0
-IDLE_TURNS: Final = 5  # one of so many checks includes idle assignments; an idle group is checked only then
-AT_ONCE: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
+IDLE_CHECK_INTERVAL: Final = 5  # every fifth check includes idle assignments; an idle group is checked only then
+ASSIGNMENTS_PER_TURN: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
 EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
 REPEAT_SECONDS: Final = 600.0  # interval of log lines about a stall that lasts or recurs
@@ -128,7 +128,7 @@ class Watchdog:
         self._replicas: object = None  # the replicas at the last check, and which of them were down
         self._turn = 0
         self._may_pass_over = False  # whether idle assignments need no complete check
-        self._attempts = 0  # counted at the last check
+        self._attempts = 0  # number of attempts at the last check
         self._unserved: dict[str, float] = {}  # unreadable topics -> when they became unreadable
 
     async def run(self) -> None:
@@ -146,7 +146,7 @@ class Watchdog:
         """Begin a check, and return whether it ends here: all assignments are idle, and nothing else has changed."""
         context, assigned = self._context, self._assigned
         self._may_pass_over = self._replicas_stay() and not self._news
-        self._turn = (self._turn + 1) % IDLE_TURNS
+        self._turn = (self._turn + 1) % IDLE_CHECK_INTERVAL
         return bool(
             self._turn
             and self._may_pass_over
@@ -169,7 +169,7 @@ class Watchdog:
         attempts = self._count_attempts()
         self._brokers.poll()
         for number, queue in enumerate(looked_at, 1):
-            if number % AT_ONCE == 0:
+            if number % ASSIGNMENTS_PER_TURN == 0:
                 await asyncio.sleep(0)
             watch, assigned = self._watches.get(queue), self._assigned.get(queue)
             if assigned is None:  # released meanwhile
@@ -281,7 +281,7 @@ class Watchdog:
 
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
         """Restart a loop without an iteration for two minutes. All its waits are shorter than that."""
-        turned_at = assigned.turned_at
+        turned_at = assigned.last_iteration_at
         if turned_at is not None and now - max(turned_at, watch.restarted_at) >= EXPIRY_SECONDS:
             watch.restarted_at = now
             log.error("queue.restarted", queue=str(assigned.message_queue), seconds=EXPIRY_SECONDS)
@@ -292,7 +292,7 @@ class Watchdog:
         context = self._context
         for name, results in self._results.items():
             if attempts == self._attempts:
-                results.pass_by()
+                results.poll_unchanged()
             else:
                 results.poll(snapshots_of(context.stats))
             context.problems.set(name, results.problem)

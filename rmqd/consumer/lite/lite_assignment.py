@@ -19,12 +19,12 @@ from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.group_problems import update_command
-from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, divided_by_lite_topic, place
+from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, blocks_by_lite_topic, set_offsets
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
-from rmqd.consumer.rebalance.rebalance import Division, MemberShare
+from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
 from rmqd.errors import LiteTopicsRefusedError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.bodies.config_bodies import LITE, MESSAGE_TYPE, SubscriptionGroupConfig
@@ -42,8 +42,8 @@ from rmqd.wire.receipt_handle import ANY_QUEUE
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 30.0  # interval as in the official clients
-AFTER_ERROR_SECONDS: Final = 1.0
+SYNC_INTERVAL_SECONDS: Final = 30.0  # interval as in the official clients
+ERROR_PAUSE_SECONDS: Final = 1.0
 
 
 class LiteSource(PopSource):
@@ -71,15 +71,15 @@ class LiteSource(PopSource):
 
     async def keep(self) -> None:
         """Send the subscription periodically, until cancelled."""
-        clock, pause_seconds = self._context.clock, AGAIN_SECONDS
+        clock, pause_seconds = self._context.clock, SYNC_INTERVAL_SECONDS
         while True:
             await wait_within(clock, pause_seconds, self._sooner.wait())
             self._sooner.clear()
             try:
                 await self.begin()
-                pause_seconds = AGAIN_SECONDS
+                pause_seconds = SYNC_INTERVAL_SECONDS
             except RmqdError as error:
-                pause_seconds = AFTER_ERROR_SECONDS
+                pause_seconds = ERROR_PAUSE_SECONDS
                 if not error.is_reported:
                     log.warning("lite.subscription_failed", queue=str(self.message_queue), error=str(error))
 
@@ -115,11 +115,11 @@ class LiteSource(PopSource):
             pop_time=lite.pop_time,
             invisible_time=lite.invisible_time,
             revive_qid=lite.revive_qid,
-            rest_num=0,  # not in the response
+            rest_num=0,  # the response does not have this number
             order_count_info=lite.order_count_info,
         )
         block = self._framed(reply)
-        if left_out := place(block, self.message_queue, header.order_count_info, self._passed_over):
+        if left_out := set_offsets(block, self.message_queue, header.order_count_info, self._passed_over):
             # without a lite topic they cannot be acknowledged; they become visible again when their time is over
             log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
@@ -127,7 +127,7 @@ class LiteSource(PopSource):
     def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
         """Group a response's messages by their lite topic."""
         most = self._context.options.consume_message_batch_max_size
-        blocks = divided_by_lite_topic(found, self.message_queue, header, due, most)
+        blocks = blocks_by_lite_topic(found, self.message_queue, header, due, most)
         for block in blocks:
             offsets = [message.queue_offset for message in block.messages]
             self._passed_over.forget_below(block.queue, min(offsets, default=0))
@@ -176,7 +176,7 @@ class LiteSource(PopSource):
         return self._context.client.routes.master_for(self.message_queue.topic, self.message_queue.broker_name)
 
 
-class LiteDivision(Division):
+class LiteDivision(QueueDivision):
     """Checks which brokers serve the group's lite topics. A broker divides each lite topic among its subscribers."""
 
     def __init__(self, context: GroupContext, receipts: PopReceipts) -> None:

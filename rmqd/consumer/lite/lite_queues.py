@@ -82,7 +82,7 @@ class UnhandledPops:
             self._times[queue] = kept
 
 
-def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: UnhandledPops) -> int:
+def set_offsets(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, passed_over: UnhandledPops) -> int:
     """Set the offset in its lite topic and the number of attempts of each message in a response.
 
     `message_queue` is the requested parent topic on a broker. `tries` is the response's orderCountInfo, which counts
@@ -94,18 +94,18 @@ def place(reply: MessageBlock, message_queue: MessageQueue, tries: str | None, p
         if (name := message.lite_topic) is not None:
             queue = queue_of(message_queue.topic, name, message_queue.broker_name)
             offset = offset_in(queue.topic, message.stored_properties)
-            message.popped_as(offset, max(0, times - passed_over.times(queue, offset)))
+            message.set_popped_offset(offset, max(0, times - passed_over.times(queue, offset)))
     nameless = [one for one in reply.corrupt if one.message.lite_topic is None]
     reply.corrupt = [one for one in reply.corrupt if one.message.lite_topic is not None]
     return len(nameless)
 
 
-def divided_by_lite_topic(
+def blocks_by_lite_topic(
     reply: MessageBlock, message_queue: MessageQueue, header: PopMessageResponseHeader, due: float, most: int
 ) -> list[LiteBlock]:
     """Split the messages of a response by lite topic, and each lite topic into a batch of `most` and the rest.
 
-    Call `place` first.
+    Call `set_offsets` first.
     """
     messages: dict[str, list[Message]] = {}
     corrupt: dict[str, list[CorruptMessage]] = {}

@@ -166,7 +166,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
                         log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
                         return True
                     if (watch := self._watches.get(queue)) is not None:
-                        watch.watcher.overlapped(max(0, min(offset, stored) - watch.highest))
+                        watch.watcher.count_handled_twice(max(0, min(offset, stored) - watch.highest))
                 if stored >= offset:
                     self._unanswered.stored(queue, asked_at)
                     return True

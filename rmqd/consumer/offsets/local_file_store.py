@@ -150,7 +150,7 @@ def _content(offsets: Mapping[MessageQueue, int], identity: str) -> bytes:
 
 
 LOCK_NAME: Final = "process.lock"  # no group can have this name, because of the dot
-REMIND_SECONDS: Final = 60.0  # interval of log lines about a failing disk
+LOG_INTERVAL_SECONDS: Final = 60.0  # interval of log lines about a failing disk
 
 
 class LocalFileOffsetStore(GroupOffsetStore):
@@ -238,7 +238,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
 
     def _prepare(self) -> None:
         make_folder(self._directory)
-        process_lock.hold(self._directory / LOCK_NAME)
+        process_lock.lock_file(self._directory / LOCK_NAME)
 
     async def _flush(self) -> OSError | None:
         """Write the current offsets. Callers during a write share the next one."""
@@ -276,7 +276,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         now = self._clock.monotonic()
         since = self._failing_since = now if self._failing_since is None else self._failing_since
         reason, (last_reason, at) = _reason(error), self._reported
-        if reason == last_reason and now - at < REMIND_SECONDS:
+        if reason == last_reason and now - at < LOG_INTERVAL_SECONDS:
             return
         self._reported = reason, now
         self.problem = found("offsets_not_stored", f"{self._file.path} cannot be written: {reason}")

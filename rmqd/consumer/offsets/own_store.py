@@ -229,7 +229,7 @@ def _take_back(batch: Batch) -> None:
     """Withdraw the handler's acknowledgements, because its effect was rolled back."""
     for index, decision in list(batch.decisions().items()):
         if decision == ACK:
-            batch.overrule(index, None)
+            batch.replace_decision(index, None)
 
 
 class OwnOffsetStore(RemoteBrokerOffsetStore):

@@ -76,7 +76,7 @@ def report_failed(commits: Iterable[tuple[Commit, RmqdError | None]], broker_of:
 
 
 SETTLE_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
-FORGOTTEN_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this time it loses its clients anyway
+FORGET_AFTER_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this time it loses its clients anyway
 
 
 @dataclass(slots=True, eq=False)
@@ -97,7 +97,7 @@ class UnansweredCommits:
 
     def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
         """Record a commit in a pull, whose response may take longer than `answer_seconds`."""
-        unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + FORGOTTEN_SECONDS)
+        unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + FORGET_AFTER_SECONDS)
         self._commits.setdefault(queue, []).append(unanswered)
         return unanswered
 
@@ -105,7 +105,7 @@ class UnansweredCommits:
         """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
-            unanswered = UnansweredCommit(offset, now + FORGOTTEN_SECONDS)
+            unanswered = UnansweredCommit(offset, now + FORGET_AFTER_SECONDS)
             error.on_late(lambda is_answered: self.settle(unanswered, 0.0 if is_answered else SETTLE_SECONDS))
         elif isinstance(error, RemotingClosedError | TlsError):  # TLS may be the reason for the closed connection
             unanswered = UnansweredCommit(offset, now + SETTLE_SECONDS)
@@ -116,7 +116,7 @@ class UnansweredCommits:
     def stored(self, queue: MessageQueue, asked_at: float) -> None:
         """Record that the broker had our newest offset when it was asked at `asked_at`.
 
-        Commits that had expired by then cannot replace it any more, and are forgotten.
+        Commits that had expired before `asked_at` cannot replace that offset any more, and are forgotten.
         """
         left = [unanswered for unanswered in self._commits.pop(queue, ()) if unanswered.until > asked_at]
         if left:
@@ -152,7 +152,7 @@ class UnansweredCommits:
 ANSWER_SECONDS: Final = 5.0  # the limit for other commits, too
 # a pull sent within this time is probably not held, and the next one carries a higher offset
 RECENT_SECONDS: Final = 1.0
-AGAIN_SECONDS: Final = 0.2
+RECHECK_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -212,7 +212,7 @@ class PullCommits:
             if self._clock.monotonic() - commit.sent_at >= ANSWER_SECONDS:
                 commit.is_overdue = True
                 return found
-            await self._clock.sleep(AGAIN_SECONDS)
+            await self._clock.sleep(RECHECK_SECONDS)
         return None
 
     def _ended(self, commit: PullCommit, answer: asyncio.Future[RemotingCommand]) -> None:

@@ -16,7 +16,7 @@ owner requests the stored offset before each commit, and judges the response:
 
 - The offset is one of this owner's commits, or the queue has no offset: commit.
 - The offset is below all offsets known at the acquisition (`floor`): only an operator stores such an offset. Do not
-  commit. Within `SURE_SECONDS` our own pull would have returned the reset. If the offset is still there after this
+  commit. Within `RESET_SECONDS` our own pull would have returned the reset. If the offset is still there after this
   time, the queue moves to it as if the pull had reported the reset.
 - The offset is above all known offsets (`highest`): a previous owner has committed. Either its last commit was slow, or
   it is a client that other members do not wait for. Messages that both owners have finished count as handled twice.
@@ -45,10 +45,10 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, suspended_seconds, tick
 from rmqd.wire.message_queue import MessageQueue
 
-LATE_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
+TOLERATED_DELAY_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
 STEP_SECONDS: Final = 1.0
-CHECK_SECONDS: Final = 10.0  # so that an unchanged offset is checked at most this long after REPEAT_SECONDS
-AT_ONCE: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
+CHECK_SECONDS: Final = 10.0  # interval of checks: an unchanged offset is committed again soon after REPEAT_SECONDS
+QUEUES_PER_TURN: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 
 class OffsetPersistence:
@@ -127,11 +127,11 @@ class OffsetPersistence:
                 store.recheck_stored_offsets()
                 if self._idle is not None:
                     self._idle.clear()
-            store.carries_until = now + step_seconds + LATE_SECONDS
+            store.carries_until = now + step_seconds + TOLERATED_DELAY_SECONDS
             left -= 1
             return left > 0
 
-        store.carries_until = self._now() + step_seconds + LATE_SECONDS
+        store.carries_until = self._now() + step_seconds + TOLERATED_DELAY_SECONDS
         await tick(self._context.clock, step_seconds, has_more)
 
     def _now(self) -> float:
@@ -141,8 +141,8 @@ class OffsetPersistence:
     async def _round(self, broker_name: str, assigned: list[Assignment], idle: Collection[MessageQueue]) -> None:
         context, holds = self._context, self._context.ownership.holds
         try:
-            for start in range(0, len(assigned), AT_ONCE):
-                some = assigned[start : start + AT_ONCE]
+            for start in range(0, len(assigned), QUEUES_PER_TURN):
+                some = assigned[start : start + QUEUES_PER_TURN]
                 offsets = {
                     one.message_queue: offset
                     for one in some
@@ -170,8 +170,8 @@ class OffsetPersistence:
 
 
 WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check
-SHARE: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
-SURE_SECONDS: Final = 4.0  # within this time the owner's pull returns a reset that waits for it
+PAUSE_FACTOR: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
+RESET_SECONDS: Final = 4.0  # within this time a pull of the owner returns a pending reset
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class OffsetWatch:
     lower: int | None = None  # a stored offset that may be an operator's reset
     lower_since: float = 0.0
     is_reset: bool = False  # the broker did not accept a commit, because a reset waits for the next pull
-    is_doubtful: bool = False  # this member may have lost the queue
+    is_doubtful: bool = False  # whether this member may have lost the queue
     next_for_pull: float = float("-inf")  # before this time, no pull waits for a check
 
     def is_over(self, now: float) -> bool:
@@ -206,7 +206,7 @@ class OffsetWatch:
             return False
         finally:
             now = clock.monotonic()
-            self.next_for_pull = now + SHARE * (now - began)
+            self.next_for_pull = now + PAUSE_FACTOR * (now - began)
 
     def lose_connection(self) -> None:
         """Check once more, but treat no lower offset as a reset; forget the results of the lost connection."""
@@ -230,7 +230,7 @@ class OffsetWatch:
             return False
         self.lower = None
         if stored > self.highest:
-            self.watcher.overlapped(stored - self.highest)
+            self.watcher.count_handled_twice(stored - self.highest)
             self.highest = stored
         return offset > stored
 
@@ -240,6 +240,6 @@ class OffsetWatch:
     def _lower(self, stored: int, now: float) -> None:
         if stored != self.lower:
             self.lower, self.lower_since = stored, now
-        elif now - self.lower_since >= SURE_SECONDS:
+        elif now - self.lower_since >= RESET_SECONDS:
             self.lower_since = float("inf")  # reported only once
             self.watcher.set_back(stored)

@@ -130,7 +130,7 @@ class StartPolicy:
         it that are newer than every pulled message.
         """
         end = await self._end(get_max_offset, queue)
-        if not end and is_retry_topic(queue.topic):  # the queue is unreadable, or empty, which a pull will show
+        if not end and is_retry_topic(queue.topic):  # the queue is empty or unreadable: the next pull shows which
             return QueueStart(committed, "committed")
         unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
         if min(end, unseen) >= committed:
@@ -175,8 +175,8 @@ class StartPolicy:
 
 
 BROKER_GRACE_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
-CLOCKS_APART_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
-QUESTIONS: Final = 32  # concurrent requests to one broker
+CLOCK_TOLERANCE_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
+MAX_REQUESTS: Final = 32  # concurrent requests to one broker
 
 
 class StartOffsets(ABC):
@@ -259,7 +259,7 @@ class StartOffsets(ABC):
     async def _deferred_start(self, queue: MessageQueue, deferred_ms: int) -> QueueStart:
         """Return the start offset that the queue had when it was deferred. Store times show its end at that time."""
         if self.policy.where == "last_offset":
-            return QueueStart(await self.policy.search(queue, deferred_ms - CLOCKS_APART_MS), "last_offset")
+            return QueueStart(await self.policy.search(queue, deferred_ms - CLOCK_TOLERANCE_MS), "last_offset")
         return await self.policy.of_new_group(queue)
 
     async def _at_brokers(
@@ -272,8 +272,8 @@ class StartOffsets(ABC):
         failed: dict[str, RmqdError] = {}
 
         async def at(name: str, own: list[MessageQueue]) -> None:
-            for start in range(0, len(own), QUESTIONS):
-                results = await asyncio.gather(*map(action, own[start : start + QUESTIONS]), return_exceptions=True)
+            for start in range(0, len(own), MAX_REQUESTS):
+                results = await asyncio.gather(*map(action, own[start : start + MAX_REQUESTS]), return_exceptions=True)
                 for error in results:
                     if isinstance(error, RmqdError):
                         failed[name] = error

@@ -19,8 +19,8 @@ from rmqd.consumer.pop.pop_loop import PopLoop
 from rmqd.consumer.pop.pop_retries import PopRetries
 from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
-from rmqd.consumer.pull.pull_request import until_answered
-from rmqd.consumer.rebalance.rebalance import Division, MemberShare
+from rmqd.consumer.pull.pull_request import repeat_until_answered
+from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import PopNotSupportedError, RmqdError, StaticTopicNotPoppedError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError
@@ -31,8 +31,8 @@ from rmqd.wire.topics import is_retry_topic
 log = structlog.get_logger(__name__)
 
 
-KEEP_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
-RENEW_AT: Final = 2 / 3  # then the invisible time is extended, or a waiting message discarded: a share of it
+ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
+RENEW_SHARE: Final = 2 / 3  # share of the invisible time, after which it is extended, or a waiting message is discarded
 RENEW_AGAIN_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
 FORCED_FLUSH_SECONDS: Final = 0.5
@@ -80,13 +80,13 @@ class PopAssignment(Assignment):
             process_queue.drop(self._release_signal.cause)
 
     async def _pop(self) -> None:
-        await until_answered(self._context, self.message_queue, self._source.begin)
+        await repeat_until_answered(self._context, self.message_queue, self._source.begin)
         await self.loop.run()
 
     def _show_waiting(self) -> None:
         """Stop handing out messages. Waiting messages become visible to other members."""
         for process_queue, block in self.loop.blocks():
-            if offsets := process_queue.waiting_of(block):
+            if offsets := process_queue.unhandled_offsets(block):
                 self._receipts.show_again(block, offsets)
                 process_queue.discard_waiting(block)
         for process_queue in self.loop.process_queues:
@@ -98,7 +98,7 @@ class PopAssignment(Assignment):
             if not self.loop.unacknowledged:
                 self.loop.cached.clear()
                 await self.loop.cached.wait()
-            await self._context.clock.sleep(KEEP_SECONDS)
+            await self._context.clock.sleep(ACK_INTERVAL_SECONDS)
             now = self._context.clock.monotonic()
             for process_queue, block in self.loop.blocks():
                 process_queue.settle_finished(block)
@@ -111,7 +111,7 @@ class PopAssignment(Assignment):
         While handler calls are held back (`is_held_up`), keep the waiting messages too, because at another member each
         would lose an attempt.
         """
-        waiting = [] if self._context.is_held_up else process_queue.waiting_of(block)
+        waiting = [] if self._context.is_held_up else process_queue.unhandled_offsets(block)
         if waiting:
             process_queue.discard_waiting(block)
             self.loop.swamped = True
@@ -127,7 +127,7 @@ class PopAssignment(Assignment):
         if not held:
             block.renew_at = float("inf")
             return
-        block.renew_at = float("inf")  # until the responses arrive
+        block.renew_at = float("inf")  # not renewed again until the responses arrive
         tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
 
     async def _renew(self, block: PopBlock, offsets: list[int]) -> None:
@@ -136,7 +136,7 @@ class PopAssignment(Assignment):
         renewed = await asyncio.gather(*(self._receipts.renew(block, offset, invisible_ms) for offset in offsets))
         if all(renewed):
             # the new time counts from the request, not from the response
-            block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AT)
+            block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_SHARE)
         else:
             block.renew_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
 
@@ -174,7 +174,7 @@ class PopAssignment(Assignment):
         )
 
 
-class DivisionByBroker(Division):
+class DivisionByBroker(QueueDivision):
     """A broker decides which queues a member pops or pulls (request 400).
 
     All members query the first available broker of a topic, so that their shares do not overlap.
@@ -240,7 +240,7 @@ class DivisionByBroker(Division):
                 if told := await self._ask(address, topic):
                     return told
                 # a broker that does not know this member returns no queues, or an error
-                await client.heartbeat.beat_address(address)
+                await client.heartbeat.send_heartbeat_to(address)
                 return await self._ask(address, topic)
             except RequestCodeNotSupportedError as error:
                 too_old = error

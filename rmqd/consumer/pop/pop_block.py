@@ -58,7 +58,7 @@ class PopBlock(MessageBlock):
         return [message.queue_offset for message in messages if message.queue_offset not in self.settled]
 
 
-def divided(
+def blocks_by_queue(
     reply: MessageBlock, message_queue: MessageQueue, group: str, header: PopMessageResponseHeader, due: float
 ) -> list[PopBlock]:
     """Group a response's messages by their queue. Raises ProtocolError.

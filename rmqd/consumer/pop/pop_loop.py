@@ -20,7 +20,7 @@ from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
-from rmqd.consumer.pull.pull_loop import SUSPEND_MS, UNHELD_SECONDS
+from rmqd.consumer.pull.pull_loop import MIN_HELD_SECONDS, SUSPEND_MS
 from rmqd.consumer.pull.pull_request import (
     BROKER_FLOW_CONTROL_SECONDS,
     EXCEPTION_DELAY_SECONDS,
@@ -36,7 +36,7 @@ from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, MessageBlock
 
-KEEP_SECONDS: Final = 60.0  # how long a measured clock difference is used, at least; at most twice as long
+CLOCK_DIFFERENCE_SECONDS: Final = 60.0  # how long a measured clock difference is used, at least; at most twice as long
 PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
 
 
@@ -61,7 +61,7 @@ class PopTime:
         """Return when the broker popped. All times except `pop_time_ms` are monotonic seconds."""
         pop_time = pop_time_ms / 1000
         took = read_at - pop_time
-        if read_at - self._since >= KEEP_SECONDS:
+        if read_at - self._since >= CLOCK_DIFFERENCE_SECONDS:
             self._since, self._former, self._least = read_at, self._least, inf
         self._least = min(self._least, took)
         ahead = min(self._least, self._former)
@@ -74,7 +74,7 @@ log = structlog.get_logger(__name__)
 
 POPS_AT_ONCE: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
 
-LEFT_SHARE: Final = 2  # messages without room in the cache may wait for this fraction (1/2) of the invisible time
+MAX_WAIT_DIVISOR: Final = 2  # messages without room in the cache may wait for this fraction (1/2) of the invisible time
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)
@@ -141,7 +141,7 @@ class PopLoop(RequestLoop):
         super().apply_pauses()
         self._relief.set()
 
-    def relieve(self) -> None:
+    def on_room(self) -> None:
         """Called when messages were finished, so that there may be room for more."""
         self.moved_at = self._context.clock.monotonic()
         self.swamped = False
@@ -213,7 +213,7 @@ class PopLoop(RequestLoop):
             if not left:
                 break
             framed = framed.of(left)
-            if not await self._wait_for_room(popped_at + header.invisible_time / LEFT_SHARE / 1000):
+            if not await self._wait_for_room(popped_at + header.invisible_time / MAX_WAIT_DIVISOR / 1000):
                 for block in self._divided(framed, header, popped_at):
                     self._receipts.show_again(block, [message.queue_offset for message in block.messages])
                 break
@@ -244,7 +244,7 @@ class PopLoop(RequestLoop):
         message_queue = block.queue
         process_queue = self._by_message_queue.get(message_queue)
         if process_queue is None:
-            process_queue = self._source.process_queue(message_queue, self._put, self.relieve)
+            process_queue = self._source.process_queue(message_queue, self._put, self.on_room)
             self._by_message_queue[message_queue] = process_queue
             if self.is_paused or self._context.pauses.hold(message_queue):
                 process_queue.pause()
@@ -270,7 +270,7 @@ class PopLoop(RequestLoop):
             await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
         elif reply.code not in _NOTHING:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
-        elif self._source.was_refused_as_late(reply) or read_at - asked_at < UNHELD_SECONDS:
+        elif self._source.was_refused_as_late(reply) or read_at - asked_at < MIN_HELD_SECONDS:
             # slows down requests to a broker that returns nothing without waiting
             await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
         else:
@@ -324,14 +324,14 @@ class PopLoop(RequestLoop):
             while self._hold_back() == reason:
                 self._relief.clear()
                 for process_queue in self.process_queues:
-                    process_queue.note_full(not context.paused)
-                    if process_queue.cannot_fill:
+                    process_queue.set_full(not context.paused)
+                    if process_queue.cannot_fill_batch:
                         context.service.submit(process_queue)
                 relief = context.resumed if context.paused else self._relief
                 await wait_within(context.clock, RECHECK_SECONDS, relief.wait())
         finally:
             for process_queue in self.process_queues:
-                process_queue.note_full(False)
+                process_queue.set_full(False)
             if counted:
                 stats.held_for(reason, context.clock.monotonic() - since, None)
                 self.held_by = None

@@ -22,7 +22,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.send_back import LEVEL_SECONDS, SendBack
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopReceipts
-from rmqd.consumer.rebalance.rebalance import Division, MemberShare
+from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError
 from rmqd.wire.bodies.heartbeat_data import tag_subscription
@@ -128,13 +128,13 @@ class PopRetries:
         self._context.subscriptions.pop(retry, None)
         self._watched.discard(retry)
         self._client.routes.unwatch(retry)
-        self._client.heartbeat.beat_soon()
+        self._client.heartbeat.send_heartbeats_soon()
 
 
 ASK_SECONDS: Final = 10.0
 
 
-class DivisionAfterPop(Division):
+class DivisionAfterPop(QueueDivision):
     """Divides queues as usual, including the pop retry topics of a group that popped before.
 
     Brokers pop for a group only if an administrator enabled it. They store that setting, so one query is enough.
@@ -176,7 +176,7 @@ class DivisionAfterPop(Division):
         options = self._context.options
         try:
             told = await request_modes(self._context.client.remoting, address)
-        except RequestCodeNotSupportedError:  # this broker cannot pop
+        except RequestCodeNotSupportedError:  # the broker does not support POP
             told = {}
         except RmqdError as error:
             log.debug("pop.modes_unknown", address=address, error=str(error))

@@ -15,7 +15,7 @@ import structlog
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pop.pop_block import PopBlock, divided
+from rmqd.consumer.pop.pop_block import PopBlock, blocks_by_queue
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
@@ -28,7 +28,7 @@ from rmqd.wire.topics import retry_topic
 log = structlog.get_logger(__name__)
 
 GRACE_SECONDS: Final = 10.0  # Java: how much longer than the hold time a response may take
-TOO_LATE: Final = "timeout too much"
+TOO_LATE_REMARK: Final = "timeout too much"
 
 _FROM_FIRST: Final = 0
 
@@ -114,7 +114,7 @@ class PopSource:
 
     def was_refused_as_late(self, reply: RemotingCommand) -> bool:
         """Return whether the broker rejected the pop as too old. The next pop then uses the other kind of born time."""
-        if TOO_LATE not in (reply.remark or ""):
+        if TOO_LATE_REMARK not in (reply.remark or ""):
             return False
         self._tells_time = not self._tells_time
         return True
@@ -133,14 +133,14 @@ class PopSource:
 
     def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
         """Group a response's messages by their queue. Raises ProtocolError."""
-        return divided(found, self.message_queue, self._context.options.group, header, due)
+        return blocks_by_queue(found, self.message_queue, self._context.options.group, header, due)
 
     def process_queue(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], relieve: Callable[[], None]
     ) -> PopProcessQueue:
         """Return an empty cache for one queue of the blocks.
 
-        The cache calls `relieve` when messages are finished. A source may `put` further blocks into it.
+        The cache calls `on_room` when messages are finished. A source may `put` further blocks into it.
         """
         context = self._context
         stats = context.stats.get(queue.topic) or context.stats[retry_topic(context.options.group)]

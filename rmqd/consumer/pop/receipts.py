@@ -77,13 +77,13 @@ class PopProcessQueue(ProcessQueue):
             self._receipts.acknowledge(block, finished, self.stats)
             self._relieve()
 
-    def waiting_of(self, block: PopBlock) -> list[int]:
+    def unhandled_offsets(self, block: PopBlock) -> list[int]:
         """Return the queue offsets of a block's messages that no handler has."""
         return [message.queue_offset for message in self.waiting if message.block is block]
 
     def discard_waiting(self, block: PopBlock) -> None:
         """Discard a block's messages that no handler has, without acknowledging them."""
-        block.settled.update(self.waiting_of(block))
+        block.settled.update(self.unhandled_offsets(block))
         self.discard_unwanted(lambda message: message.block is not block)
 
     def _order(self, message: Message) -> Any:
@@ -105,8 +105,8 @@ log = structlog.get_logger(__name__)
 
 GATHER_SECONDS: Final = 0.01  # how long acknowledgements are collected before they are sent
 AGAIN_SECONDS: Final = 1.0
-SHOW_AGAIN_MS: Final = 100  # invisible time of discarded messages; brokers check about every second
-LATE: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
+REDELIVER_AFTER_MS: Final = 100  # invisible time of discarded messages; brokers check about every second
+LATE_ACK: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
 REFUSED: Final = "ack_refused"
 
 
@@ -221,7 +221,7 @@ class PopReceipts:
             block.settled.add(offset)
             if connection is not None and connection.is_open and not self.is_late(block, offset):
                 handle, topic = block.handle_of(offset), self._real_topic(block)
-                header = change_header(self._group, topic, handle, SHOW_AGAIN_MS, block.lite_topic)
+                header = change_header(self._group, topic, handle, REDELIVER_AFTER_MS, block.lite_topic)
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)
 
     def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
@@ -325,7 +325,7 @@ class _Line:
         """Send acknowledgements. Returns those to retry. Late ones are not sent and count as handled twice."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
-            late.stats.may_repeat(LATE, len(late.body.offsets))
+            late.stats.may_repeat(LATE_ACK, len(late.body.offsets))
             acks.remove(late)
         if not acks:
             return []

@@ -18,7 +18,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext, ReleasedOffset
 from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.consumer.pull.pull_loop import PullLoop
-from rmqd.consumer.pull.pull_request import until_answered
+from rmqd.consumer.pull.pull_request import repeat_until_answered
 from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RemotingError, RmqdError
@@ -69,7 +69,7 @@ class AssignedQueue(Assignment):
         """Continue at the stored offset that an operator's reset changed, because no pull will report it."""
         self.move_to(offset)
 
-    def overlapped(self, messages: int) -> None:
+    def count_handled_twice(self, messages: int) -> None:
         """Count messages that another member has finished as well, because one member did not wait for the other."""
         if messages:
             self._context.stats[self.message_queue.topic].may_repeat("handed_over", messages)
@@ -125,7 +125,7 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
         self._is_in_line = True
-        start = await until_answered(context, queue, self._start)
+        start = await repeat_until_answered(context, queue, self._start)
         self._start_failure = None
         log.info("queue.started", queue=str(queue), offset=start.offset, why=start.why)
         self.loop = loop = PullLoop(context, queue, start.offset)
@@ -200,7 +200,7 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         await context.ownership.acquire(queue, self._lost)
         self._is_doubtful = False
-        stored = await until_answered(context, queue, lambda: context.start_offsets.stored(queue))
+        stored = await repeat_until_answered(context, queue, lambda: context.start_offsets.stored(queue))
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
         if stored is None or context.store.wrote(queue, stored) or (may_be_less and stored < (committed or 0)):
@@ -220,7 +220,7 @@ class AssignedQueue(Assignment):
         return self._start_failure if self.loop is None else self.loop.failure
 
     @property
-    def turned_at(self) -> float | None:
+    def last_iteration_at(self) -> float | None:
         """When the loop last sent a pull, received a response or checked a wait; None while it may wait for long."""
         loop = self.loop
         return None if loop is None or loop.waits_for_rate else max(loop.asked_at, loop.answered_at, loop.checked_at)

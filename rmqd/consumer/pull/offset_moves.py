@@ -12,17 +12,17 @@ stays at the first unfinished message. Only the next pull starts elsewhere:
 | the same offset                | pulls again after a pause, as after an error                                     |
 | a lower one, not below the     | continues there once the cached messages are finished: the broker will reuse the |
 | committed offset               | offsets, and the cache holds one message for each offset                         |
-| one below the committed offset | the same, after `DOUBT_SECONDS`; the committed offset is lowered at once           |
+| one below the committed offset | the same, after `SUSPECT_SECONDS`; the committed offset is lowered at once        |
 
 A broker that offers a lower offset has lost the end of its queue, or the topic was recreated. Since then it may have
 reused some of the offsets for new messages. The offered end is above these messages, and if the queue has grown past
 the requested offset, the broker offers nothing. The new messages are recognized by their store time, which is later
 than the store time of every pulled message. So a queue that must go down continues at the first such message. The same
-search runs after a new connection, after the queue's topic exists again, and after `DOUBT_SECONDS`. A member without a
-pulled message of the queue uses the time at which the broker first accepted its offset, or at which its offset file was
-written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first pull
-is refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic was
-recreated.
+search runs after a new connection, after the queue's topic exists again, and after `SUSPECT_SECONDS`. A member without
+a pulled message of the queue uses the time at which the broker first accepted its offset, or at which the offset file
+was written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first
+pull is refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic
+was recreated.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from rmqd.wire.messages.decode import frame_messages
 
 log = structlog.get_logger(__name__)
 
-DOUBT_SECONDS: Final = 5.0  # longer than it takes to receive a new route
+SUSPECT_SECONDS: Final = 5.0  # longer than it takes to receive a new route
 
 
 class OffsetMoves:
     """Changes the offset of one queue. The queue's pull loop owns it.
 
-    A broker's report that its queue ends below the committed offset is *suspect* for several seconds (`DOUBT_SECONDS`).
+    A broker's report that its queue ends below the committed offset is *suspect* for some seconds (`SUSPECT_SECONDS`).
     After a failover it may come from a replica that lags, or that was the master until a moment ago. If the queue went
     back at once, its messages would be handled again once the replica has caught up.
     """
@@ -201,7 +201,7 @@ class OffsetMoves:
             queue = str(self._message_queue)
             log.warning("offset.doubted", queue=queue, address=address, committed=committed, broker_offers=offered)
         self._lowest = offered if self._lowest is None else min(self._lowest, offered)
-        return now - self._suspect[1] < DOUBT_SECONDS
+        return now - self._suspect[1] < SUSPECT_SECONDS
 
     async def _stop(self, asked: int, offered: int) -> None:
         loop = self._loop

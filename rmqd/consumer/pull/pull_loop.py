@@ -30,9 +30,9 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 log = structlog.get_logger(__name__)
 
 SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
-CARRY_SECONDS: Final = 0.005  # minimum interval of commits in pulls: a queue may be pulled thousands of times a second
-UNHELD_SECONDS: Final = 0.01
-MAX_ALIKE: Final = 5  # equal contradictory responses until the queue counts as stuck
+COMMIT_PAUSE_SECONDS: Final = 0.005  # minimum pause between commits in pulls; there may be thousands of pulls a second
+MIN_HELD_SECONDS: Final = 0.01
+MAX_EQUAL_CONTRADICTIONS: Final = 5  # equal contradictory responses until the queue counts as stuck
 
 
 class PullLoop(PulledQueue):
@@ -67,8 +67,8 @@ class PullLoop(PulledQueue):
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
                 continue
-            if self.process_queue.reaches_past():
-                await self._wait_while(self.process_queue.reaches_past)
+            if self.process_queue.reaches_cached_message():
+                await self._wait_while(self.process_queue.reaches_cached_message)
                 continue
             if context.ends and self._is_at_end():
                 await self._wait_while(self._is_at_end)
@@ -105,7 +105,7 @@ class PullLoop(PulledQueue):
 
     def start_again(self, offset: int, because: str) -> None:
         super().start_again(offset, because)
-        self._corrupt.held.clear()  # their cache is dropped
+        self._corrupt.held.clear()  # the cache of these messages is dropped
         self._validation.forget()
 
     def take_over_options(self) -> int:
@@ -151,13 +151,13 @@ class PullLoop(PulledQueue):
         offset = self.process_queue.next_offset
         most, carry = self._validation.batch_limit(offset, self._batch_size), None
         has_news = self.process_queue.commit_offset() != self._context.store.committed.get(self._message_queue)
-        if has_news and self.asked_at - self._carried_at >= CARRY_SECONDS:
+        if has_news and self.asked_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         replica = self.request.address, self.request.at_master
         reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
         self.answered_at = self._context.clock.monotonic()
         if (self.request.address, self.request.at_master) != replica:
-            self._context.idle.pop(self._message_queue, None)  # its snapshot has both
+            self._context.idle.pop(self._message_queue, None)  # the snapshot of an idle queue has the former replica
         return reply
 
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
@@ -225,7 +225,7 @@ class PullLoop(PulledQueue):
             self.stuck = None
             if self.is_behind or self.process_queue.next_offset != asked or self.request.broker_id != before:
                 self._context.idle.pop(self._message_queue, None)
-            if header.next_begin_offset <= asked and self.answered_at - self.asked_at < UNHELD_SECONDS:
+            if header.next_begin_offset <= asked and self.answered_at - self.asked_at < MIN_HELD_SECONDS:
                 self._failed_since_success = True
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return
@@ -254,15 +254,15 @@ class PullLoop(PulledQueue):
         if isinstance(error, TopicNotExistError):
             self._moves.request_recheck()
             if is_retry_topic(self._message_queue.topic):  # the topic is deleted together with the group
-                self._context.client.heartbeat.beat_soon()  # recreates it
+                self._context.client.heartbeat.send_heartbeats_soon()  # recreates it
         if self._bring_up_to_date(error):
             self.request.broker_id = 0
-        if not (isinstance(error, RemotingError) and self.request.has_another()):
+        if not (isinstance(error, RemotingError) and self.request.has_other_address()):
             await self._context.clock.sleep(self._backoff.after(error, at_master=self.request.at_master))
 
     def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
         """Mark the queue as stuck after several equal contradictory responses."""
         self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
-        if self._alike >= MAX_ALIKE:
+        if self._alike >= MAX_EQUAL_CONTRADICTIONS:
             step = "no message is skipped; see the broker's log for the cause"
             self.stuck = self._context.found("pull_failed", str(error), step=step)

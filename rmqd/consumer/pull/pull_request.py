@@ -18,7 +18,7 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
 from rmqd.errors.broker_errors import FlowControlError, GoAwayError, SystemBusyError
-from rmqd.runtime.clock import doubled, spread
+from rmqd.runtime.clock import backoff_of, jittered
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.route_data import is_logical
 from rmqd.wire.command import RemotingCommand
@@ -40,10 +40,10 @@ MAX_BUSY_SECONDS: Final = 8.0
 
 def after_error() -> float:
     """Return the pause after an unspecified failure, in seconds."""
-    return spread(EXCEPTION_DELAY_SECONDS)
+    return jittered(EXCEPTION_DELAY_SECONDS)
 
 
-async def until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
+async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
     """Call `ask` until it raises no RmqdError, and return its result. The queue cannot start without the result."""
     while True:
         try:
@@ -86,7 +86,7 @@ class PullBackoff:
     def pause_after_empty(self) -> float:
         """Return the pause after an immediate empty response, as from a broker that shuts down or a slave that lags."""
         self._unheld += 1
-        return doubled(UNHELD_DELAY_SECONDS, self._unheld, MAX_UNHELD_SECONDS)
+        return backoff_of(UNHELD_DELAY_SECONDS, self._unheld, MAX_UNHELD_SECONDS)
 
     def after(self, error: RmqdError, *, at_master: bool) -> float:
         """Return the pause after a failure in seconds. Random, so that the queues of a broker do not all pull at once.
@@ -99,10 +99,10 @@ class PullBackoff:
             return 0.0 if is_first else after_error()
         if isinstance(error, FlowControlError):
             self._refusals += 1
-            return doubled(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MAX_FLOW_CONTROL_SECONDS)
+            return backoff_of(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MAX_FLOW_CONTROL_SECONDS)
         if isinstance(error, SystemBusyError) and at_master:
             self._refusals += 1
-            return spread(doubled(EXCEPTION_DELAY_SECONDS, self._refusals, MAX_BUSY_SECONDS))
+            return jittered(backoff_of(EXCEPTION_DELAY_SECONDS, self._refusals, MAX_BUSY_SECONDS))
         return after_error()
 
 
@@ -248,10 +248,10 @@ class PullRequest:
 
     def try_another_replica(self) -> None:
         """Send the pull in flight to another replica if its replica is down."""
-        if self._waiting is not None and self.has_another():
+        if self._waiting is not None and self.has_other_address():
             self.repeat_pull()
 
-    def has_another(self) -> bool:
+    def has_other_address(self) -> bool:
         """Return whether the next pull would use another address than the last one."""
         return self.address is not None and self._address() not in (None, self.address)
 

@@ -28,7 +28,7 @@ from itertools import takewhile
 
 import structlog
 
-from rmqd.client.remoting.pending import Traffic
+from rmqd.client.remoting.pending import TrafficCounters
 from rmqd.consumer.consumer_options import OnCorruptMessage
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.accept import dead_letter_corrupt, log_corrupt
@@ -56,7 +56,7 @@ class TrustedPart:
 class ResponseValidation:
     """Validates the responses to one queue's pulls, in their order."""
 
-    def __init__(self, queue: MessageQueue, traffic: Traffic) -> None:
+    def __init__(self, queue: MessageQueue, traffic: TrafficCounters) -> None:
         self.takes_all = True  # no filter selects messages
         self._queue = queue
         self._traffic = traffic
@@ -158,12 +158,12 @@ class ResponseValidation:
             if isinstance(contradiction, Gap):
                 is_tail = contradiction.to == header.next_begin_offset
                 if not self.takes_all and is_tail and walk.messages and self._is_usual_step(asked, header):
-                    walk.believe(contradiction.to)
+                    walk.skip_confirmed_gap(contradiction.to)
                 elif (known := self._gaps.get(contradiction.at)) is not None:
                     low, high = contradiction.at, min(known, contradiction.to)
                     if self.takes_all:
                         log.info("queue.gap_found", queue=str(self._queue), offset=low, missing=high - low)
-                    walk.believe(high)
+                    walk.skip_confirmed_gap(high)
                 else:
                     self._gaps = walk.gaps()
                     break
@@ -171,7 +171,7 @@ class ResponseValidation:
                 bad.append(contradiction)
                 if not passes_over:
                     return TrustedPart(walk.offset, bad)
-                walk.pass_over(contradiction)
+                walk.skip_bad_record(contradiction)
             else:
                 self._tell(contradiction)
                 if isinstance(contradiction, BadRecord):
@@ -181,7 +181,7 @@ class ResponseValidation:
 
     def _is_known(self, record: BadRecord) -> bool:
         before = self._bad.get(record.at)
-        return before is not None and record.is_as(before)
+        return before is not None and record.has_same_bytes(before)
 
     def _is_usual_step(self, asked: int, header: PullMessageResponseHeader) -> bool:
         if header.next_begin_offset == header.max_offset:

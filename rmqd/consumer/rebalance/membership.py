@@ -31,8 +31,8 @@ are kept for ten minutes, with their caches and their known offsets.
 A broker removes a member from its list when the member's connection ends, and lists it again after the heartbeat on its
 next connection. So a single list without a member proves little: often the broker or its network has lost all
 connections at once, and all members return within seconds. A list proves that a member has left only if our own
-connection to that broker has existed for as long as every member needs for its heartbeat (`BACK_SECONDS`), and the list
-was requested after that.
+connection to that broker has existed for as long as every member needs for its heartbeat (`RETURN_SECONDS`), and the
+list was requested after that.
 
 Between two lists a member may return and leave again. Its broker sends a notification of each change, so a member
 counts as gone only if no notification has arrived for as long as a return may take.
@@ -121,13 +121,13 @@ class MemberList:
         route = client.routes.route(topic)
         brokers = [broker.broker_name for broker in route.broker_datas] if route is not None else []
         names = {address: name for name in brokers if (address := client.routes.address(name)) is not None}
-        for address in client.replicas.by_preference(random.sample(list(names), len(names))):
+        for address in client.replicas.sorted_by_preference(random.sample(list(names), len(names))):
             try:
                 members = await get_consumer_list(client.remoting, address, group)
                 if client.client_id not in members:
                     # A restarted broker knows this member only after the next heartbeat. Without this member in the
                     # list it would get no queue.
-                    await client.heartbeat.beat_address(address)
+                    await client.heartbeat.send_heartbeat_to(address)
                     members = await get_consumer_list(client.remoting, address, group)
             except RmqdError as error:
                 if not error.is_reported:
@@ -201,9 +201,9 @@ class MissingBrokerQueues:
         return now - self._since[name] < KEEP_SECONDS
 
 
-GONE_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
+REMEMBER_MISSING_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
 MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
-BACK_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # time in which all members return after all connections were lost
+RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # within it all members return after all connections were lost
 LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated
 
 
@@ -225,7 +225,7 @@ class MissingMembers:
         """Called when a broker reports a change: a missing member may have returned briefly."""
         self._noticed_at = self._clock.monotonic()
 
-    def is_sure(self, client_id: str) -> bool:
+    def is_certainly_missing(self, client_id: str) -> bool:
         """Return whether a member has been missing for longer than a reconnection takes."""
         missing_since = max(self.gone.get(client_id, float("inf")), self._noticed_at)
         return self._clock.monotonic() - missing_since >= MISSING_MEMBER_SECONDS
@@ -233,7 +233,7 @@ class MissingMembers:
     @property
     def is_alone(self) -> bool:
         """Whether the last lists contain no other member, and all earlier members have certainly left."""
-        return not self.has_others and all(map(self.is_sure, self.gone))
+        return not self.has_others and all(map(self.is_certainly_missing, self.gone))
 
     @property
     def has_others(self) -> bool:
@@ -261,7 +261,7 @@ class MissingMembers:
             return False
         self._note(address, client_ids)
         on = client.remoting.connected(address)
-        has_stood = on is not None and self._clock.monotonic() - on.made_at >= BACK_SECONDS
+        has_stood = on is not None and self._clock.monotonic() - on.made_at >= RETURN_SECONDS
         return has_stood and client.client_id in client_ids
 
     def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
@@ -275,7 +275,7 @@ class MissingMembers:
         present = self._present()
         for client_id in before - present:
             self.gone[client_id] = now
-        self.gone = {c: at for c, at in self.gone.items() if c not in present and now - at < GONE_SECONDS}
+        self.gone = {c: at for c, at in self.gone.items() if c not in present and now - at < REMEMBER_MISSING_SECONDS}
         return [at for at, ids in self._lists.items() if ids & missing]
 
     def _present(self) -> frozenset[str]:

@@ -37,9 +37,9 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-JOINING_SECONDS: Final = 3.0  # how long a starting senior waits for the other engine's members to leave
-JUNIOR_SECONDS: Final = 15.0  # like JOINING_SECONDS, for a junior that already consumes
-SENIOR_SECONDS: Final = 30.0  # like JOINING_SECONDS, for a senior that already consumes
+STARTING_SENIOR_WAIT_SECONDS: Final = 3.0  # how long a starting senior waits for the other engine's members to leave
+JUNIOR_WAIT_SECONDS: Final = 15.0  # like STARTING_SENIOR_WAIT_SECONDS, for a junior that already consumes
+SENIOR_WAIT_SECONDS: Final = 30.0  # like STARTING_SENIOR_WAIT_SECONDS, for a senior that already consumes
 
 
 class EngineConflict:
@@ -82,8 +82,8 @@ class EngineConflict:
         own = self._client_id
         is_junior = is_spark(own) and any(not is_spark(rival) or rival < own for rival in others)
         if self.clear:
-            return JUNIOR_SECONDS if is_junior else SENIOR_SECONDS
-        return 0.0 if is_junior else JOINING_SECONDS
+            return JUNIOR_WAIT_SECONDS if is_junior else SENIOR_WAIT_SECONDS
+        return 0.0 if is_junior else STARTING_SENIOR_WAIT_SECONDS
 
 
 class OtherOwners:
@@ -96,7 +96,7 @@ class OtherOwners:
         self._queues = Coalesced(self._ask)
         self._asking: set[asyncio.Task[frozenset[MessageQueue]]] = set()
 
-    async def have(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
+    async def has_other_owner(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
         """Return whether a member that is not rmqd owns the queue; True if that is unknown after `within_seconds`.
 
         A member that does not respond counts as one without queues: its client does not answer, or it no longer exists.
@@ -129,7 +129,7 @@ class OtherOwners:
 
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
-CLAIM_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock gets the lock once the lock is free
+LOCK_RETRY_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock gets the lock once the lock is free
 POLL_SECONDS: Final = 0.05
 ASK_SECONDS: Final = 0.25  # interval of requests to a member of another client
 POLLED_AT_ONCE: Final = 100  # queues polled per round; if more wait, each is polled less often
@@ -173,13 +173,13 @@ class QueueOwnership(Ownership):
             self._to_break.pop(topic, None)
             return
         self._to_break[topic] = list(queues)
-        if not any(map(self._missing_members.is_sure, self._unbroken(topic))):
+        if not any(map(self._missing_members.is_certainly_missing, self._unbroken(topic))):
             return
         brokers = self._locks.by_broker(queues)
         answered = dict(zip(brokers, await asyncio.gather(*map(self._query_members, brokers)), strict=True))
         sure = [broker_name for broker_name, is_answered in answered.items() if is_answered]
         for client_id, at in self._unbroken(topic).items():
-            if self._missing_members.is_sure(client_id):
+            if self._missing_members.is_certainly_missing(client_id):
                 results = await asyncio.gather(*(self._locks.unlock(name, brokers[name], client_id) for name in sure))
                 if len(sure) == len(brokers) and all(results):
                     self._broken[client_id, topic] = at
@@ -216,7 +216,7 @@ class QueueOwnership(Ownership):
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=round(now - begun, 1))
                 break
             waited = True
-            pause_seconds = CLAIM_SECONDS if self._locks.refused else ASK_SECONDS if is_locked else POLL_SECONDS
+            pause_seconds = LOCK_RETRY_SECONDS if self._locks.refused else ASK_SECONDS if is_locked else POLL_SECONDS
             await self._clock.sleep(min(left, max(pause_seconds, POLL_SECONDS * self._waiting / POLLED_AT_ONCE)))
         self._owned.add(queue)
         if waited:
@@ -229,7 +229,7 @@ class QueueOwnership(Ownership):
         return (
             self._missing_members.has_others
             and address is not None
-            and await self._others.have(queue, address, seconds)
+            and await self._others.has_other_owner(queue, address, seconds)
         )
 
     async def release(self, queue: MessageQueue) -> None:
@@ -257,7 +257,7 @@ class QueueOwnership(Ownership):
             return not is_due and not self._may_lack_locks()
 
         while True:
-            await tick(self._clock, CLAIM_SECONDS, has_all)
+            await tick(self._clock, LOCK_RETRY_SECONDS, has_all)
             if self._to_break:
                 await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
             if self._clock.monotonic() - renewed >= RENEW_SECONDS:

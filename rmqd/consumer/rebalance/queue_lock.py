@@ -31,7 +31,7 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 RENEW_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
-LOCKED_AT_ONCE: Final = 200  # queues in one request: a busy machine must read the response before the timeout
+QUEUES_PER_REQUEST: Final = 200  # queues in one request: a busy machine must read the response before the timeout
 
 
 class BrokerLocks:
@@ -58,8 +58,8 @@ class BrokerLocks:
             return None
         granted, wanted = set[MessageQueue](), [*queues]
         try:
-            for start in range(0, len(wanted), LOCKED_AT_ONCE):
-                some = wanted[start : start + LOCKED_AT_ONCE]
+            for start in range(0, len(wanted), QUEUES_PER_REQUEST):
+                some = wanted[start : start + QUEUES_PER_REQUEST]
                 granted |= await lock_batch(self._client.remoting, address, self._name, self._client.client_id, some)
         except RmqdError as error:
             refused = isinstance(error, BrokerError) and not error.retriable
@@ -93,8 +93,8 @@ class BrokerLocks:
             return False
         client_id, wanted = client_id or self._client.client_id, [*queues]
         try:
-            for start in range(0, len(wanted), LOCKED_AT_ONCE):
-                some = wanted[start : start + LOCKED_AT_ONCE]
+            for start in range(0, len(wanted), QUEUES_PER_REQUEST):
+                some = wanted[start : start + QUEUES_PER_REQUEST]
                 await unlock_batch(self._client.remoting, address, self._name, client_id, some)
         except RmqdError as error:
             log.debug("ownership.unlock_failed", broker=broker_name, client_id=client_id, error=str(error))
@@ -116,8 +116,8 @@ class BrokerLocks:
 
 EXPIRE_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; the broker's is 60 s
 ASK_SECONDS: Final = 0.2  # how soon a released lock is acquired
-ASK_PATIENT_SECONDS: Final = 1.0  # the interval after many requests, when the wait may be long
-HASTY_ROUNDS: Final = 100
+SLOW_REQUEST_INTERVAL_SECONDS: Final = 1.0  # the interval after many requests, when the wait may be long
+QUICK_REQUESTS: Final = 100
 TICK_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
 RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
@@ -251,8 +251,8 @@ class QueueLock(Ownership):
     def _pause(self) -> float:
         if not self._waits:
             return TICK_SECONDS
-        hasty = any(wait.rounds < HASTY_ROUNDS for wait in self._waits.values()) and not self._locks.refused
-        return ASK_SECONDS if hasty else ASK_PATIENT_SECONDS
+        hasty = any(wait.rounds < QUICK_REQUESTS for wait in self._waits.values()) and not self._locks.refused
+        return ASK_SECONDS if hasty else SLOW_REQUEST_INTERVAL_SECONDS
 
     async def _round(self) -> None:
         now = self._now()

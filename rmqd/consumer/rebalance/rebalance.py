@@ -43,7 +43,7 @@ class MemberShare(NamedTuple):
     popped: frozenset[MessageQueue] = frozenset()
 
 
-class Division:
+class QueueDivision:
     """Divides a topic's queues: each member computes its share by the group's allocate strategy."""
 
     is_of_members: ClassVar[bool] = True  # whether the consumer joins the group
@@ -109,8 +109,8 @@ class Division:
 
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
-UNBALANCED_SECONDS: Final = 1.0
-APART_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
+UNBALANCED_INTERVAL_SECONDS: Final = 1.0
+MIN_INTERVAL_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
 
 
 class Rebalance:
@@ -120,7 +120,7 @@ class Rebalance:
     follows after a second. Passes start at least one second apart.
     """
 
-    def __init__(self, context: GroupContext, division: Division) -> None:
+    def __init__(self, context: GroupContext, division: QueueDivision) -> None:
         self.assigned: dict[MessageQueue, Assignment] = {}  # includes queues that are being released
         self._pulled = 0  # number of pulled queues
         self._cut_short: list[Assignment] = []  # `run` raised, or the group's failure cancelled it
@@ -142,7 +142,7 @@ class Rebalance:
         """The group's client ids in the last list from a broker; empty before the first list."""
         return self._members.last
 
-    def soon(self) -> None:
+    def start_soon(self) -> None:
         """Start the next pass at once, but at least one second after the previous one."""
         self._soon.set()
 
@@ -169,7 +169,7 @@ class Rebalance:
                     cannot_run = error
                     self.leave_all(self._context.options.shutdown_timeout_seconds)
                     break
-                pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_SECONDS
+                pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_INTERVAL_SECONDS
                 await self._notifications.wait(self._soon, pause_seconds, self._others_came)
                 await self._keep_apart(began)
         if cannot_run is not None:
@@ -182,7 +182,7 @@ class Rebalance:
         notifications of every change to every member, many times a second. One pass covers all earlier notifications.
         """
         clock = self._context.clock
-        await wait_within(clock, began + APART_SECONDS - clock.monotonic(), self._ending.wait())
+        await wait_within(clock, began + MIN_INTERVAL_SECONDS - clock.monotonic(), self._ending.wait())
 
     def leave_all(self, drain_seconds: float) -> None:
         """Release every queue, and acquire no more: the group ends."""
@@ -338,14 +338,14 @@ class Rebalance:
             self._context.idle.pop(assigned.message_queue, None)
             self._pulled -= not assigned.is_popped
             self.divide_thresholds()
-            self.soon()
+            self.start_soon()
 
     def divide_thresholds(self) -> None:
         """Divide the group's cache limits among the queues that it pulls."""
         self._context.thresholds = Thresholds.divided(self._context.options, self._pulled)
 
 
-class ChosenDivision(Division):
+class ChosenDivision(QueueDivision):
     """All queues that the program assigned, regardless of the group's members."""
 
     is_of_members = False

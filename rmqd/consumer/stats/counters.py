@@ -159,7 +159,7 @@ class TopicStats(TopicCounters):
             for message in messages:
                 self.acknowledged((message,), seconds / count, now - message.store_timestamp * 0.001)
 
-    def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+    def count_call(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """Count a handler call of `seconds`. The oldest message of its batch was stored `age_seconds` earlier."""
         self._observe(len(batch), seconds, age_seconds)
 
@@ -312,7 +312,7 @@ class DividedStats(TopicStats):
         for message in messages:
             self.acknowledged((message,), seconds / len(messages), now - message.store_timestamp * 0.001)
 
-    def handled_in(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
+    def count_call(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
         """Count a handler call of `seconds`, once for each part of its batch."""
         for stats, messages in self._divided(batch).items():
             stats._observe(messages, seconds, age_seconds)
@@ -360,6 +360,6 @@ class RetriedStats(DividedStats):
         return self._parts.values() if oldest is None else (self._parts.get(oldest.topic, self),)
 
     def snapshots(self) -> tuple[TopicSnapshot, ...]:
-        """Return snapshots of the subscribed topics, and of the retry topic itself if it has counts."""
+        """Return snapshots of the subscribed topics, and of the retry topic itself if it has counted anything."""
         rest, *topics = super().snapshots()
         return (*topics, rest) if rest.received or rest.duplicates else tuple(topics)

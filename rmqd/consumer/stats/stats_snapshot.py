@@ -19,7 +19,7 @@ from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.circuit import CIRCUIT_STATES, CircuitSnapshot
 from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES, Problem
 from rmqd.consumer.pauses import PauseScope
-from rmqd.runtime.figures import Metric, add_each, counter, each_once, figure, gauge, histogram, known, merged
+from rmqd.runtime.figures import Metric, add_each, counter, figure, gauge, histogram, known, merged, unique_values
 from rmqd.runtime.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
@@ -297,7 +297,7 @@ class GroupSnapshot:
     paused: bool = gauge(
         "rmqd_group_paused", "1 while the group is paused by an operator, else 0.", operator.or_, default=False
     )
-    pauses: tuple[PauseScope, ...] = figure(each_once, default=())
+    pauses: tuple[PauseScope, ...] = figure(unique_values, default=())
     client_id: str = ""
     failure: str | None = None
     ready: bool = figure(operator.and_)
@@ -329,7 +329,7 @@ class GroupSnapshot:
     problems: tuple[Problem, ...] = gauge(
         "rmqd_group_problems",
         "Problems of the group as a whole, such as members with different subscriptions, by cause.",
-        each_once,
+        unique_values,
         by="cause",
         keys=GROUP_CAUSES,
         read=lambda group: Counter(problem.cause for problem in group.problems),

@@ -154,7 +154,7 @@ class WorkerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class HostView:
+class HostSnapshot:
     """All processes at one moment. `workers` is None without workers."""
 
     processes: tuple[ProcessSnapshot, ...] = figure(operator.add)
@@ -196,7 +196,7 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
     for group in (group for process in processes for group in process.groups):
         groups[group.name] = _merge_members(groups[group.name], group) if group.name in groups else group
     for group in (group for process in ended for group in process.groups if group.name in groups):
-        groups[group.name] = add_past(groups[group.name], group)
+        groups[group.name] = add_ended_counters(groups[group.name], group)
     client = reduce(merged, (process.client for process in processes))
     return replace(
         reduce(merged, [*processes, *ended]),
@@ -207,7 +207,7 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
     )
 
 
-def add_past(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
+def add_ended_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> GroupSnapshot:
     """Return the group plus the counters of an ended consumer, unless they belong to another engine."""
     return group if past is None or past.engine != group.engine else add_counters(group, past)
 
@@ -244,7 +244,7 @@ class GroupHost(Protocol):
     async def started(self, patience_seconds: float) -> None:
         """Wait until every group is ready, at most `patience_seconds`."""
 
-    async def view(self, *, with_queues: bool = True) -> HostView:
+    async def view(self, *, with_queues: bool = True) -> HostSnapshot:
         """Return the current state of all groups of all processes. Queues are read in slices, with turns of the event
         loop between them, so the values of one queue belong to one moment, but two queues may belong to two moments.
         """
@@ -332,7 +332,7 @@ class LocalEngine:
         """Return a consumer of one group. Raises ConfigError if a hook is invalid."""
         hooks = (*strategies.hooks_of(options), *self._hooks)
         if self._spans is not None:
-            # this hook is first, so that the other hooks are called inside the span
+            # the tracing hook is first, so that other hooks are called inside the span
             hooks = (self._spans.hook(options), *hooks)
         return push_consumer.PushConsumer(options, handler, client, self._clock, hooks)
 

@@ -93,7 +93,7 @@ def _contents(path: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class NextClients:
+class NewClients:
     """The clients of a new configuration, before it is applied."""
 
     clients: Mapping[str, ClientInstance]
@@ -134,7 +134,7 @@ class ClusterClients:
         for cluster, client in self._clients.items():
             self._start(cluster, client)
 
-    def prepare(self, before: ConfigState, after: ConfigState) -> NextClients:
+    def prepare(self, before: ConfigState, after: ConfigState) -> NewClients:
         """Return the clients for `after`: existing clients, with their new keys, and new clients."""
         kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
         kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
@@ -144,9 +144,9 @@ class ClusterClients:
             if not before.same_security(after, name):
                 client.secure(after.options(name))
                 secured[name] = before.options(name)
-        return NextClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
+        return NewClients({name: (kept | fresh)[name] for name in used_clusters(after.config)}, fresh, secured)
 
-    async def take_over(self, following: NextClients) -> None:
+    async def take_over(self, following: NewClients) -> None:
         """Stop the clients that the new configuration does not use, and start the new ones."""
         gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
         await self._end(gone)

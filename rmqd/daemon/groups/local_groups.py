@@ -18,7 +18,7 @@ from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import (
     GroupChanges,
     GroupEdge,
-    HostView,
+    HostSnapshot,
     LocalEngine,
     ProcessSnapshot,
     UnknownGroupError,
@@ -98,9 +98,9 @@ class LocalGroups:
                 return
             await asyncio.sleep(READINESS_POLL_SECONDS)
 
-    async def view(self, *, with_queues: bool = True) -> HostView:
+    async def view(self, *, with_queues: bool = True) -> HostSnapshot:
         await asyncio.gather(*(one.refresh(with_queues=with_queues) for one in self._worker_groups().values()))
-        return HostView((await self.read() if with_queues else self.snapshot(),))
+        return HostSnapshot((await self.read() if with_queues else self.snapshot(),))
 
     async def read(self) -> ProcessSnapshot:
         """Return the snapshot with all queues. They are read in slices, so each has its values of one moment."""
@@ -309,7 +309,7 @@ class LocalGroups:
         if former is not None:
             is_whole = settings.engine == "spark"
             pauses = [scope for scope in former.pauses if not is_whole or scope == WHOLE_GROUP]
-            group.inherit(former.snapshot(), pauses)
+            group.adopt_counters(former.snapshot(), pauses)
         self._groups[name] = group
         if not self.stopping:
             self._launch(name)

@@ -22,7 +22,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError
-from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, describe_exit
 from rmqd.runtime.plain_text import duration
 
 log = structlog.get_logger(__name__)
@@ -186,7 +186,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
 
     async def _serve(self, driver: SparkDriverProcess) -> None:
         """Send the driver its specification, then request snapshots until it ends."""
-        with suppress(ChildGoneError):  # the exit code, checked below, is more informative
+        with suppress(ChildGoneError):  # the exit code, checked below, says more
             await driver.ask("build", DriverSpec(self._config, self._pauses.scopes))
             self._log.info("spark.driver_started", pid=driver.pid)
             if self._stop.is_set():  # `stop` was called meanwhile
@@ -199,7 +199,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         if told is not None and told.failure is not None:
             raise SparkDriverError(told.failure)
         if exit_code:
-            how = how_it_ended(exit_code)
+            how = describe_exit(exit_code)
             raise SparkDriverError(f"the Spark driver (pid {driver.pid}) {how}, without giving a reason")
         if not self._stop.is_set() and not self._handles_what_is_there:
             raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended without being asked to stop")

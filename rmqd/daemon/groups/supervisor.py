@@ -20,9 +20,9 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
-from rmqd.daemon.groups.group_engine import GroupEdge, HostView, add_past
+from rmqd.daemon.groups.group_engine import GroupEdge, HostSnapshot, add_ended_counters
 from rmqd.handler_api.batch import leaves_of
-from rmqd.runtime.clock import Clock, doubled, wait_within
+from rmqd.runtime.clock import Clock, backoff_of, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe, duration
 from rmqd.wire.topics import without_namespace
@@ -82,7 +82,7 @@ class HealthCheck:
         return not self.reason
 
 
-def readiness(view: HostView, stopping: bool) -> tuple[HealthCheck, ...]:
+def readiness(view: HostSnapshot, stopping: bool) -> tuple[HealthCheck, ...]:
     """Return the readiness checks: each group has a route and its first assignment, in every process."""
     checks = [HealthCheck("daemon", "draining: the process is stopping" if stopping else "")]
     checks += [HealthCheck("workers", reason) for reason in view.missing]
@@ -122,7 +122,7 @@ class LoopMonitor:
 
 log = structlog.get_logger(__name__)
 
-FIRST_REST_SECONDS = 1.0
+FIRST_PAUSE_SECONDS = 1.0
 LONGEST_SUSPENSION_SECONDS = 60.0
 HEALTHY_SECONDS = 60.0
 # A consumer ends within its shutdown timeout, plus this time for its last commits.
@@ -135,7 +135,7 @@ class Backoff:
 
     def __init__(
         self,
-        first: float = FIRST_REST_SECONDS,
+        first: float = FIRST_PAUSE_SECONDS,
         longest: float = LONGEST_SUSPENSION_SECONDS,
         healthy: float = HEALTHY_SECONDS,
     ) -> None:
@@ -149,7 +149,7 @@ class Backoff:
         if lived_seconds >= self._healthy:
             self._failures = 0
         self._failures += 1
-        return doubled(self._first, self._failures, self._longest)
+        return backoff_of(self._first, self._failures, self._longest)
 
 
 class GroupEndedError(Exception):
@@ -255,7 +255,7 @@ class GroupSupervisor:
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
         await self._consumer.change(options)
 
-    def inherit(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
+    def adopt_counters(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
         """Adopt the counters and the pauses of the group that this one replaces."""
         self._past = past
         for scope in pauses:
@@ -283,7 +283,7 @@ class GroupSupervisor:
                 queues=(),
                 assigned={},
             )
-        return add_past(group, self._past)
+        return add_ended_counters(group, self._past)
 
     async def _run_consumer(self) -> None:
         running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
@@ -298,7 +298,7 @@ class GroupSupervisor:
             self._consumer.stop()
             drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
             force = self._consumer.force_stop
-            if not await has_drained(running, drain_seconds, self._force_stop, force, HURRY_GRACE_SECONDS):
+            if not await wait_for_drain(running, drain_seconds, self._force_stop, force, HURRY_GRACE_SECONDS):
                 self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
             elif running.exception() is not None:
                 self._log.error("group.drain_failed", exc_info=running.exception())
@@ -324,14 +324,14 @@ class GroupSupervisor:
                 return
 
     def _replace(self, consumer: Consumer) -> None:
-        self._past = add_past(self._edge.of_group(self._consumer.snapshot(with_queues=False)), self._past)
+        self._past = add_ended_counters(self._edge.of_group(self._consumer.snapshot(with_queues=False)), self._past)
         self._consumer, self._failure = consumer, None
         for scope in self._pauses.scopes:
             consumer.pause(self._edge.to_broker_names(scope))
         self._log.info("group.restarted")
 
 
-async def has_drained(
+async def wait_for_drain(
     running: asyncio.Future[Any],
     seconds: float,
     force_stop: asyncio.Event,

@@ -16,7 +16,7 @@ from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.counters import totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.group_history import GroupTotals, HistoryRecorder, longest_lag_seconds, total_lag
-from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
+from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import add_each, gauge
 from rmqd.runtime.histogram import HistogramSnapshot
@@ -73,7 +73,7 @@ class DaemonAbout:
     )
 
 
-async def status_document(view: HostView, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
+async def status_document(view: HostSnapshot, recorder: HistoryRecorder, about: DaemonAbout) -> dict[str, Any]:
     """Return the whole status. With workers, `client_id` of the daemon and of groups is null, and each queue has its
     own. Queues are converted in slices, so that thousands of them do not block the event loop.
     """
@@ -113,7 +113,7 @@ def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, Any]:
+def pause_document(view: HostSnapshot, group: str, scope: PauseScope) -> dict[str, Any]:
     """Return the result of a pause or resume: the number of this daemon's queues in its scope, and all current
     pauses.
     """
@@ -123,7 +123,7 @@ def pause_document(view: HostView, group: str, scope: PauseScope) -> dict[str, A
     return {"queues": meant, "pauses": [asdict(paused) for paused in pauses]}
 
 
-def _members_of(group: str, view: HostView) -> list[tuple[ProcessSnapshot, GroupSnapshot]]:
+def _members_of(group: str, view: HostSnapshot) -> list[tuple[ProcessSnapshot, GroupSnapshot]]:
     """Return this daemon's members of a group, each with its process."""
     return [(process, member) for process in view.processes for member in process.groups if member.name == group]
 
@@ -133,7 +133,7 @@ def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
     return not (queue.is_retry and scope.topic) and scope.names(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 
-async def _group(group: GroupSnapshot, view: HostView, recorder: HistoryRecorder) -> dict[str, Any]:
+async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryRecorder) -> dict[str, Any]:
     """Return a group: its state, its activity since the daemon's start and recently, and its queues."""
     members = _members_of(group.name, view)
     owners = defaultdict[tuple[object, ...], list[tuple[float, ProcessSnapshot, GroupSnapshot]]](list)

@@ -21,7 +21,7 @@ import structlog
 
 from rmqd.config.model.forms import split_host_port
 from rmqd.errors import RmqdError
-from rmqd.runtime.clock import doubled
+from rmqd.runtime.clock import backoff_of
 from rmqd.runtime.event_loop import settle_garbage_collection
 from rmqd.runtime.own_threads import in_own_thread
 
@@ -104,7 +104,7 @@ class HttpEndpoint:
                 return
             except Exception:
                 failures += 1
-                pause_seconds = doubled(FIRST_PAUSE_SECONDS, failures, MAX_PAUSE_SECONDS)
+                pause_seconds = backoff_of(FIRST_PAUSE_SECONDS, failures, MAX_PAUSE_SECONDS)
                 log.exception("http.failed", retry_in_seconds=pause_seconds)
                 if self._socket.fileno() < 0:  # the server closed it before it failed
                     raise

@@ -53,7 +53,7 @@ class LimitedProtocol(H11Protocol):
     _settling: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """As uvicorn, but also close another connection if there are too many, and start the time for the header."""
+        """Do as uvicorn does, close another connection if there are too many, and start the time for the header."""
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for any bytes that the client has not read
         self._answered_at = self.loop.time()
@@ -62,7 +62,7 @@ class LimitedProtocol(H11Protocol):
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
-        """As uvicorn, but also limit the time of a header that has started."""
+        """Do as uvicorn does, and limit the time of a header that has started."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -73,13 +73,13 @@ class LimitedProtocol(H11Protocol):
             self._expect_header()
 
     def on_response_complete(self) -> None:
-        """As uvicorn, whose keep-alive timeout counts until the next header starts."""
+        """Do as uvicorn does: its keep-alive timeout counts until the next header starts."""
         self._answered_at = self.loop.time()
         super().on_response_complete()
         self._header_arrived()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn, but the app does not respond to the request with the malformed body.
+        """Do as uvicorn does, but the app does not respond to the request with the malformed body.
 
         If its response has started, which uvicorn does not check, close the connection.
         """
@@ -96,18 +96,18 @@ class LimitedProtocol(H11Protocol):
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """As uvicorn, but also start the time in which the client has to read."""
+        """Do as uvicorn does, and start the time in which the client must read."""
         super().pause_writing()
         self._unread_bytes = self.transport.get_write_buffer_size()
         self._unread_deadline = self.loop.call_later(UNREAD_SECONDS, self._give_up_unread)
 
     def resume_writing(self) -> None:
-        """As uvicorn, but also end the time for reading, because the client has read everything."""
+        """Do as uvicorn does, and end the time for reading, because the client has read everything."""
         super().resume_writing()
         self._all_read()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As uvicorn, but also cancel all timers."""
+        """Do as uvicorn does, and cancel all timers."""
         self._header_arrived()
         self._all_read()
         if self._settling is not None:
@@ -221,7 +221,7 @@ class RequestLimits:
         await self._app(_in_origin_form(scope), replay, send)
 
 
-class AnswerQueue:
+class RequestQueue:
     """ASGI middleware that processes only a few requests at once, so that many requests do not delay /livez.
 
     A turn ends with the first bytes of the response, so a client that does not read does not delay others.
@@ -314,7 +314,7 @@ class HttpServer:
 
     def __init__(self, app: ASGIApp, sock: socket.socket) -> None:
         config = uvicorn.Config(
-            RequestLimits(AnswerQueue(app)),
+            RequestLimits(RequestQueue(app)),
             http=LimitedProtocol,
             ws="none",
             loop="none",

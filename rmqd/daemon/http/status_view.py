@@ -87,7 +87,7 @@ def last_error_line(group: dict[str, Any]) -> str:
     return f"last error: {at:%Y-%m-%d %H:%M:%S} UTC, {error['topic']}, message {error['msg_id']}: {error['error']}"
 
 
-def left_out_line(group: dict[str, Any]) -> str:
+def skipped_line(group: dict[str, Any]) -> str:
     """Return the number of messages that a group has skipped since its start; empty if there are none."""
     left_out = group["left_out"] or {}
     counts = (
@@ -108,7 +108,7 @@ def canary_line(group: dict[str, Any]) -> str:
     differing = f", {one['differing']} decided differently" if "differing" in one else ""
     state = f"switched off: {one['failure']}" if one["failure"] else results or "no messages yet"
     share = f"{one['share'] * 100:g}% by {one['by']}"
-    return f"{one['mode']} canary {one['plugin']}, {share}: {state}{differing}, p50 {took(one['latency']['p50'])}"
+    return f"{one['mode']} canary {one['plugin']}, {share}: {state}{differing}, p50 {call_time(one['latency']['p50'])}"
 
 
 def problem_line(problem: dict[str, Any]) -> str:
@@ -167,7 +167,7 @@ def written_scope(scope: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in scope.items() if value is not None)
 
 
-def trouble(group: Fields) -> str:
+def problem_of(group: Fields) -> str:
     """Return the first problem of a group; empty if there is none."""
     if group["failure"] or group["not_ready_reason"]:
         return str(group["failure"] or group["not_ready_reason"])
@@ -205,7 +205,7 @@ def rate(per_second: float) -> str:
     return f"{per_second:.1f}" if per_second < 99.95 else f"{round(per_second):,}"
 
 
-def took(seconds: float | None) -> str:
+def call_time(seconds: float | None) -> str:
     """Return the duration of a call: `0.2ms`, `12ms`, `1.2s`, `35s`."""
     if seconds is None:
         return "-"
@@ -257,8 +257,8 @@ GROUP_COLUMNS: Final = (
     StatusColumn("retried", "RETRY", 6, rate, lambda group: group["rates"]["retried"]),
     StatusColumn("lag", "LAG", 7, number),
     StatusColumn("lag_seconds", "AGE", 7, age),
-    StatusColumn("p50", "P50", 6, took, lambda group: group["recent_latency"]["p50"]),
-    StatusColumn("p99", "P99", 6, took, lambda group: group["recent_latency"]["p99"]),
+    StatusColumn("p50", "P50", 6, call_time, lambda group: group["recent_latency"]["p50"]),
+    StatusColumn("p99", "P99", 6, call_time, lambda group: group["recent_latency"]["p99"]),
     StatusColumn("dead_letters", "DEAD", 6, number, lambda group: group["dead_letters"]["total"]),
     StatusColumn("queues", "QUEUES", 7, number, lambda group: len(group["queues"]), from_width=100),
     StatusColumn("member_count", "MEMBERS", 8, number, from_width=110),

@@ -30,7 +30,7 @@ from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.root_model import MetricsConfig
 from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
-from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
+from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
 from rmqd.daemon.http.daemon_status import DaemonAbout
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import Metric, figures_of
@@ -45,7 +45,7 @@ _VARIANT: Final = "variant"  # the last label, and only of the counters of a can
 # The snapshots with metrics, and the labels of their series.
 _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
     DaemonAbout: (),
-    HostView: (),
+    HostSnapshot: (),
     ClientSnapshot: (),
     ProcessSnapshot: (),
     GroupSnapshot: _GROUP,
@@ -55,7 +55,7 @@ _LABELS: Final[Mapping[type, tuple[str, ...]]] = {
     QueueSnapshot: _QUEUE,
 }
 _END: Final = b"# EOF\n"  # required by OpenMetrics
-WORST: Final = 10
+WORST_QUEUES: Final = 10
 
 
 class FamilySpec(NamedTuple):
@@ -76,7 +76,7 @@ def _worst_specs() -> Iterator[FamilySpec]:
     for spec in _QUEUE_SPECS:
         if spec.metric.worst:
             help_text = (
-                f"{spec.metric.help} Only the {WORST} queues of each group with the greatest lag; see per_queue."
+                f"{spec.metric.help} Only the {WORST_QUEUES} queues of each group with the greatest lag; see per_queue."
             )
             yield spec._replace(metric=replace(spec.metric, name=spec.metric.worst, help=help_text))
 
@@ -90,7 +90,7 @@ Labelled = Sequence[tuple[tuple[str, ...], object]]
 """Snapshots of one class, each with the values of its labels."""
 
 
-async def render(view: HostView, about: DaemonAbout, accept: str, config: MetricsConfig) -> tuple[bytes, str]:
+async def render(view: HostSnapshot, about: DaemonAbout, accept: str, config: MetricsConfig) -> tuple[bytes, str]:
     """Return the metrics and their content type, in the format that the Accept header requests.
 
     Raises ValueError if the view has no process.
@@ -120,13 +120,13 @@ class _Snapshot(Collector):
                 yield _family(spec, labelled)
 
 
-def _labelled(view: HostView, process: ProcessSnapshot, about: DaemonAbout) -> dict[type, Labelled]:
+def _labelled(view: HostSnapshot, process: ProcessSnapshot, about: DaemonAbout) -> dict[type, Labelled]:
     if view.workers is not None:
-        process = replace(process, log_dropped=process.log_dropped + lines_dropped())  # this process logs, too
+        process = replace(process, log_dropped=process.log_dropped + lines_dropped())  # of the parent process too
     groups = [((group.engine, group.name), group) for group in process.groups]
     return {
         DaemonAbout: [((), about)],
-        HostView: [((), view)],
+        HostSnapshot: [((), view)],
         ClientSnapshot: [((), process.client)],
         ProcessSnapshot: [((), process)],
         GroupSnapshot: groups,
@@ -199,7 +199,7 @@ async def _queue_families(groups: Sequence[GroupSnapshot], config: MetricsConfig
                 _add(sums, group, queues)
                 if config.per_queue == "auto":
                     behind = [queue for queue in (*worst, *queues) if queue.lag]
-                    worst = nlargest(WORST, behind, key=attrgetter("lag"))
+                    worst = nlargest(WORST_QUEUES, behind, key=attrgetter("lag"))
         for spec in _WORST_SPECS:
             lines[spec].append(_lines(spec, ((_queue_labels(group, one), _reader(spec)(one)) for one in worst)))
     for (spec, label_text), value in sums.items():

@@ -18,13 +18,22 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from rmqd.consumer.health import group_problems
-from rmqd.daemon.http.status_view import GROUP_LOOKS, QUEUE_LOOKS, canary_line, cell, number, rate, state_word, took
+from rmqd.daemon.http.status_view import (
+    GROUP_LOOKS,
+    QUEUE_LOOKS,
+    call_time,
+    canary_line,
+    cell,
+    number,
+    rate,
+    state_word,
+)
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.runtime.plain_text import age
 
-FOLDER: Final = Path(__file__).parent / "static"
+STATIC_FOLDER: Final = Path(__file__).parent / "static"
 TYPES: Final = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -43,7 +52,7 @@ PAGE_HEADERS: Final = {
 @cache
 def asset(name: str) -> tuple[bytes, str] | None:
     """Return the content and the type of a file; None if there is no such file."""
-    known = {path.name: path for path in FOLDER.iterdir() if path.suffix in TYPES}
+    known = {path.name: path for path in STATIC_FOLDER.iterdir() if path.suffix in TYPES}
     return (known[name].read_bytes(), TYPES[known[name].suffix]) if name in known else None
 
 
@@ -55,10 +64,10 @@ def address_of(name: str) -> str:
     return f"/static/{name}?{hashlib.sha256(found[0]).hexdigest()[:12]}"
 
 
-PIECES: Final = 500  # pieces of text in a slice; a queue has about fifty
+PIECES_PER_SLICE: Final = 500  # pieces of text in a slice; a queue has about fifty
 
 
-def whole(value: float | None) -> str:
+def with_thousands(value: float | None) -> str:
     """Return a count with separated thousands."""
     return "-" if value is None else f"{value:,.0f}"
 
@@ -148,7 +157,7 @@ def _bars(latency: Mapping[str, Any]) -> list[dict[str, Any]]:
     filled = [i for i, count in enumerate(counts) if count]
     return [
         {
-            "label": f"≤ {took(bounds[i])}" if i < len(bounds) else f"> {took(bounds[-1])}",
+            "label": f"≤ {call_time(bounds[i])}" if i < len(bounds) else f"> {call_time(bounds[-1])}",
             "count": counts[i],
             "share": counts[i] / max(counts),
         }
@@ -158,21 +167,21 @@ def _bars(latency: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def _settings(own: Mapping[str, Any], given: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return the keys and their values, and whether the user gave them."""
-    set_keys = {key for key, _ in flat(given)}
-    return [(key, value, key in set_keys) for key, value in flat(own)]
+    set_keys = {key for key, _ in flat_items(given)}
+    return [(key, value, key in set_keys) for key, value in flat_items(own)]
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat_items(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield keys with dots, and values as text: `handler.options.path`. Empty values are shown in YAML."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{name}.")
+            yield from flat_items(value, f"{name}.")
         else:
-            yield name, written(value)
+            yield name, as_yaml(value)
 
 
-def written(value: object) -> str:
+def as_yaml(value: object) -> str:
     """Return a value roughly as YAML."""
     return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False, default=str)
 
@@ -187,7 +196,7 @@ def _sums(views: list[dict[str, Any]]) -> dict[str, Any]:
         **{name: sum(group["rates"][name] for group in groups) for name in ("received", "handled", "failed")},
         "dead_lettered": sum(group["totals"]["dead_lettered"] for group in groups),
         "findings": sorted(active, key=lambda one: -one[1]["since"]),
-        "is_calm": all(finding["cause"] == "paused" for _, finding in active),
+        "are_all_paused": all(finding["cause"] == "paused" for _, finding in active),
     }
 
 
@@ -203,7 +212,7 @@ class StatusPage:
             lstrip_blocks=True,
         )
         self._compiled: dict[str, Template] = {}
-        filters = (whole, number, rate, age, took, moment, clock_time, iso, canary_line)
+        filters = (with_thousands, number, rate, age, call_time, moment, clock_time, iso, canary_line)
         self._templates.filters |= {function.__name__: function for function in filters} | {
             "plural": group_problems.count
         }
@@ -225,4 +234,4 @@ class StatusPage:
             names = self._templates.list_templates(["html"])
             self._compiled = await in_own_thread(lambda: {one: self._templates.get_template(one) for one in names})
         pieces = self._compiled[template].generate(_values(status, config, opened))
-        return b"".join(["".join(found).encode() async for found in slices(pieces, PIECES)])
+        return b"".join(["".join(found).encode() async for found in slices(pieces, PIECES_PER_SLICE)])

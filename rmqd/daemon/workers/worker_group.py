@@ -22,7 +22,7 @@ from rmqd.daemon.groups.spark_group import ChildGroup, blank_snapshot
 from rmqd.daemon.groups.supervisor import WorkerShare
 from rmqd.daemon.workers.worker_pool import HIDDEN_COMMAND, WorkerProcess, WorkerSpec
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, how_it_ended
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, describe_exit
 
 PATIENCE_SECONDS = 1.0  # shorter than the same wait in the parent of `--workers`, whose workers may have such groups
 
@@ -82,7 +82,7 @@ class WorkerGroup(ChildGroup[WorkerProcess]):
             self._ended = True
             await worker.dispose()
         if is_wanted and (worker.reading.result() or not self._stop.is_set()):
-            how = how_it_ended(worker.reading.result())
+            how = describe_exit(worker.reading.result())
             raise WorkerEndedError(f"the group's worker process (pid {worker.pid}) {how}")
 
     async def apply(self, config: RootConfig) -> None:

@@ -20,7 +20,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.group_engine import (
     GroupChanges,
-    HostView,
+    HostSnapshot,
     ProcessSnapshot,
     UnknownGroupError,
     WorkerReport,
@@ -28,9 +28,9 @@ from rmqd.daemon.groups.group_engine import (
     merge_processes,
 )
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
-from rmqd.daemon.groups.supervisor import Backoff, WorkerShare, has_drained
+from rmqd.daemon.groups.supervisor import Backoff, WorkerShare, wait_for_drain
 from rmqd.errors import ConfigError
-from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, how_it_ended
+from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, describe_exit
 from rmqd.runtime.clock import Clock, wait_within
 
 HIDDEN_COMMAND: Final = "_worker"
@@ -85,7 +85,7 @@ class WorkerProcess(ChildProcess[WorkerReport]):
         """Apply a configuration that was valid in a new process. If this process refuses it, a new one replaces it."""
         try:
             await self.ask("apply", config)
-        except ChildGoneError:  # its successor is built with the configuration
+        except ChildGoneError:  # the next process is built with the configuration
             return
         except ConfigError as error:
             self.log.error("worker.reload_failed", error=str(error), action="restart")  # noqa: TRY400
@@ -141,11 +141,11 @@ class WorkerPool:
         """Wait until every worker runs. A process takes longer to start than a group in this process."""
         await wait_within(self._clock, patience_seconds + SPAWN_SECONDS, self._all_run.wait())
 
-    async def view(self, *, with_queues: bool = True) -> HostView:
+    async def view(self, *, with_queues: bool = True) -> HostSnapshot:
         """Return the state of all workers; for a worker that does not respond, its last snapshot."""
         numbers = range(1, self._count + 1)
         answers = await asyncio.gather(*(self._report(number, with_queues=with_queues) for number in numbers))
-        return HostView(
+        return HostSnapshot(
             processes=tuple([await report.unpacked() for report, _ in answers if report is not None]),
             past=tuple(self._past.values()),
             workers={"running": len(self._live), "restarting": self._count - len(self._live)},
@@ -189,7 +189,7 @@ class WorkerPool:
             for gone in self._pauses.keys() - config.groups.keys():
                 del self._pauses[gone]
             await asyncio.gather(*(worker.apply(config) for worker in list(self._live.values())))
-            self._logged_at = float("-inf")  # new keys may be refused for another reason: log it at once
+            self._logged_at = float("-inf")  # log a refusal of the new keys at once
             return changes
 
     def stop(self) -> None:
@@ -243,7 +243,7 @@ class WorkerPool:
             rest = backoff.after(self._clock.monotonic() - started)
             self._restarts += 1
             code = exit_code if isinstance(exit_code, int) else None
-            how = exit_code if code is None else how_it_ended(code)
+            how = exit_code if code is None else describe_exit(code)
             log.error("worker.died", worker=number, exit_code=code, how=how, restart_in_seconds=rest, **stacks)
             await wait_within(self._clock, rest, self._stop.wait())
 
@@ -286,7 +286,7 @@ class WorkerPool:
         await asyncio.wait((worker.reading, stop), return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         grace, force = self.longest_drain_seconds + END_GRACE_SECONDS, partial(worker.post, "force_stop")
-        if not await has_drained(worker.reading, grace, self._force_stop, force, HURRY_GRACE_SECONDS):
+        if not await wait_for_drain(worker.reading, grace, self._force_stop, force, HURRY_GRACE_SECONDS):
             log.error("worker.killed", pid=worker.pid, reason="the worker did not end in time")
 
     def _retire(self, number: int, worker: WorkerProcess) -> None:

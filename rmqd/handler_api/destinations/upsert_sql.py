@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-PLACE: Final = "_place"
+PLACE_COLUMN: Final = "_place"
 """A column with the message of a row. A sink uses it to name a refused row, and does not store it."""
 PLACE_COLUMNS: Final = ("topic", "broker", "queue_id", "queue_offset")
 """The fields of `_place`; also columns of the source."""
 ORDER_KIND: Final = "rmqd.order"
 """Metadata of an order column: the meaning of its values. Values of different meaning are not comparable."""
-KEYS_TOLD: Final = "rmqd.keys"
+KEYS_METADATA: Final = "rmqd.keys"
 """Metadata of a column: the pipeline's key of a row. The sink's `keys` must be the same: otherwise it would replace or
 delete other rows.
 """
@@ -28,7 +28,7 @@ UNIQUE_KEYS: Final = """
 """Selects the sets of columns that are valid keys for `on_conflict`: each has a unique index of only columns, for all
 rows, and checked immediately. Parameter: the table's name in SQL.
 """
-TARGET: Final = "t"
+TARGET_ALIAS: Final = "t"
 """The alias of the table in an INSERT with `on_conflict`."""
 
 
@@ -65,5 +65,5 @@ def on_conflict(
     if not others:
         return f" ON CONFLICT ({listed(keys)}) DO NOTHING"
     changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
-    unless_later = f" WHERE NOT ({later(TARGET, 'EXCLUDED', order_by)})" if order_by else ""
+    unless_later = f" WHERE NOT ({later(TARGET_ALIAS, 'EXCLUDED', order_by)})" if order_by else ""
     return f" ON CONFLICT ({listed(keys)}) DO UPDATE SET {changes}{unless_later}"

@@ -13,8 +13,8 @@ from rmqd.errors import RmqdError
 Key = tuple[str, str]
 """How a group identifies a message: the text of its topic's identity, and its id."""
 # limit for each part of a key; PostgreSQL indexes at most 2.7 kB of group, topic and id together
-MAX_BYTES: Final = 200
-DIGEST: Final = "sha256:"
+MAX_KEY_BYTES: Final = 200
+DIGEST_PREFIX: Final = "sha256:"
 Held = tuple[Key, str]
 """A claim: its key and its token."""
 
@@ -29,9 +29,9 @@ def key_of(topic: str, name: str) -> Key:
 
 
 def _writable(text: str) -> str:
-    if text.isprintable() and len(text.encode()) <= MAX_BYTES:
+    if text.isprintable() and len(text.encode()) <= MAX_KEY_BYTES:
         return text
-    return DIGEST + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return DIGEST_PREFIX + hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
 class ClaimStoreError(RmqdError):

@@ -20,7 +20,7 @@ from rmqd.runtime.own_threads import in_own_thread
 
 T = TypeVar("T")
 
-BUSY_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
+BUSY_TIMEOUT_SECONDS: Final = 5.0  # how long to wait for transactions of other processes
 MAX_PURGED: Final = 10_000  # rows deleted in one call, so that other calls do not wait for long
 _VERSION: Final = 0  # the table's version, which SQLite keeps in the file
 _CREATE: Final = """
@@ -118,7 +118,7 @@ class SqliteClaims:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # one thread at a time uses it, but not always the same thread
             self._connection = sqlite3.connect(
-                self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                self._path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None, check_same_thread=False
             )
             _use_wal(self._connection)
             (version,) = self._connection.execute("PRAGMA user_version").fetchone()
@@ -177,7 +177,7 @@ def _use_wal(connection: sqlite3.Connection) -> None:
     the connection's timeout, because each process waits for the others to stop reading. So a refused process tries
     again.
     """
-    give_up_at = time.monotonic() + BUSY_SECONDS
+    give_up_at = time.monotonic() + BUSY_TIMEOUT_SECONDS
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")

@@ -27,7 +27,7 @@ _FORMER_LENGTH: Final = 0x20
 _FORMER_ZEROS: Final = bytes(8)
 
 
-def parted(body: bytes) -> tuple[int, bytes]:
+def split_schema_id(body: bytes) -> tuple[int, bytes]:
     """Return the schema's record id in the registry, and the Avro record. Raises ProtocolError without a prefix."""
     if len(body) >= _ID_END:
         end = _ID_END if body[0] == _LENGTH else _ID_END + len(_FORMER_ZEROS)
@@ -61,7 +61,7 @@ def record_reader(schema: Any, *, is_registered: bool) -> Callable[[bytes], Any]
     """Return the function that reads a body's record with a parsed schema. It may raise any error if the body has no
     record.
     """
-    return lambda body: read_record(parted(body)[1] if is_registered else body, schema)
+    return lambda body: read_record(split_schema_id(body)[1] if is_registered else body, schema)
 
 
 def read_record(record: bytes, writer: Any, reader: Any = None) -> Any:

@@ -120,7 +120,7 @@ def _by_function(function: Any) -> Decoder:
         what = f"decode={owner}.{method} is a method without its object"
         raise HandlerFormError(f"{what}; expected a bound method, as in {owner}().{method}")
     try:
-        needs, most = signatures.room(function)
+        needs, most = signatures.arity(function)
         first = signatures.parameters_of(function)[:1]
         hints = [signatures.without_extras(signatures.hint_of(function, one)) for one in first]
         takes_message = any(Message in (one, *typing.get_args(one)) for one in hints)
@@ -208,7 +208,7 @@ def _names(schema: object) -> Iterator[str]:
 
 
 def _validation_fault(place: list[str], kind: str, text: str, context: Mapping[str, object]) -> str:
-    if kind == "union_tag_invalid":  # its text contains the body's tag
+    if kind == "union_tag_invalid":  # the error contains the body's tag
         text = f"The tag {context['discriminator']} is not one of {context['expected_tags']}"
     return f"{'.'.join(place)}: {text}" if place else text
 

@@ -59,7 +59,7 @@ def _evaluated(target: Callable[..., Any], name: str, hint: Any, names: Mapping[
         raise AnnotationError(f"the annotation {hint!r} of {name} cannot be evaluated: {error}") from error
 
 
-BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+POSITIONAL_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def function_of(target: Callable[..., Any]) -> Any:
@@ -102,7 +102,7 @@ def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
         return [inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)]
 
 
-def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
+def arity(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
     """Return how many positional arguments a callable needs, and how many it takes.
 
     Raises ValueError if it needs keyword-only arguments other than `named`, or arguments of typed handlers.
@@ -110,7 +110,7 @@ def room(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, 
     parameters = parameters_of(target)
     if depends := [one.name for one in parameters if isinstance(one.default, Depends)]:
         raise ValueError(f"has Depends in its parameter {depends[0]}, which only @rmqd.handler supports")
-    positional = [one for one in parameters if one.kind in BY_PLACE]
+    positional = [one for one in parameters if one.kind in POSITIONAL_KINDS]
     required = [one for one in positional if one.default is one.empty]
     missing = [
         one.name
@@ -130,7 +130,7 @@ def options_parameter(target: Callable[..., Any], place: int) -> inspect.Paramet
     """
     bound = target.keywords if isinstance(target, functools.partial) else {}
     parameters = [one for one in parameters_of(target) if one.name not in bound]
-    positional = [one for one in parameters if one.kind in BY_PLACE]
+    positional = [one for one in parameters if one.kind in POSITIONAL_KINDS]
     for one in (*positional[place:], *(one for one in parameters if one.kind is one.KEYWORD_ONLY)):
         if one.name == "options" and (one.kind is not one.POSITIONAL_ONLY or one is positional[place]):
             return one

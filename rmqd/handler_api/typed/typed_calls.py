@@ -58,7 +58,7 @@ class TypedCalls:
                     if (result := function(payload, **named)) is not None:
                         check(result)
                 except BaseException as error:
-                    if not course.goes_on_after(error):
+                    if not course.continues_after(error):
                         raise
 
         @functools.wraps(function)
@@ -70,7 +70,7 @@ class TypedCalls:
                     if (result := await function(payload, **named)) is not None:
                         check(result)
                 except BaseException as error:
-                    if not course.goes_on_after(error):
+                    if not course.continues_after(error):
                         raise
 
         return handle_async if self.is_async else handle
@@ -90,13 +90,13 @@ class _Course:
         """Yield the arguments of one call after the other."""
         return self._whole() if self._calls.form.per_batch else self._one_by_one()
 
-    def goes_on_after(self, error: BaseException) -> bool:
+    def continues_after(self, error: BaseException) -> bool:
         """Record the exception of a call about one of several messages. Returns False if it must be raised."""
         if self._part is self._batch or self._is_cut_off():
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
             return False
-        self._part.overrule(0, replace(self._part.decisions().get(0, decision_of(error)), error=error))
+        self._part.replace_decision(0, replace(self._part.decisions().get(0, decision_of(error)), error=error))
         return True
 
     def _one_by_one(self) -> Iterator[Call]:
@@ -105,7 +105,7 @@ class _Course:
             batch.decide(index, AGAIN)  # the default if its call never starts
         for index in range(len(batch)):
             if len(batch) > 1:
-                batch.overrule(index, None)
+                batch.replace_decision(index, None)
                 self._part = batch.part([index])
             try:
                 payload = self._calls.decoder.payload(batch[index])
@@ -124,7 +124,7 @@ class _Course:
                 break
         # the batch returns, but middleware around it may still fail: then its exception applies to these messages
         for index in [index for index, decision in batch.decisions().items() if decision is _HANDLED]:
-            batch.overrule(index, None)
+            batch.replace_decision(index, None)
 
     def _whole(self) -> Iterator[Call]:
         payloads: list[Any] = []

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 
 from rmqd.handler_api.batch import Batch
 from rmqd.handler_api.typed.signatures import (
-    BY_PLACE,
+    POSITIONAL_KINDS,
     AnnotationError,
     Depends,
     TypedHandler,
@@ -42,12 +42,12 @@ class Dependency:
     needs: Mapping[str, Dependency]
     takes_options: bool
 
-    def takers_of_options(self) -> Iterator[Callable[..., Any]]:
+    def functions_with_options(self) -> Iterator[Callable[..., Any]]:
         """Yield the functions that take the handler's options: this one, and its dependencies' functions."""
         if self.takes_options:
             yield self.make
         for one in self.needs.values():
-            yield from one.takers_of_options()
+            yield from one.functions_with_options()
 
 
 def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ...] = ()) -> Dependency | None:
@@ -191,7 +191,7 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
     parameters = parameters_of(handler.function)
     if not is_bound:
         parameters = parameters[1:]
-    if not parameters or parameters[0].kind not in BY_PLACE:
+    if not parameters or parameters[0].kind not in POSITIONAL_KINDS:
         raise HandlerFormError(
             "the typed handler takes no payload; expected a function whose first parameter is the payload"
         )
@@ -204,7 +204,7 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
         if not is_async(handler.function):
             what = f"the parameter {name} gets the connection of the group's offset store"
             raise HandlerFormError(f"{what}, in a synchronous handler; expected async def")
-        others[name] = "connection"  # a different one in each call
+        others[name] = "connection"  # each call has a different connection
         del dependencies[name]
     return CallForm(per_batch, others, dependencies)
 

@@ -21,7 +21,7 @@ from rmqd.wire.topics import retry_topic, topic_of_pop_retry
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Conditions for letters; without conditions, all letters are chosen.
+    """Conditions for dead letters; without conditions, all letters are chosen.
 
     Times are Unix milliseconds and compared with the time when the letter was stored. A letter must have one of the
     ids, keys or tags, and all of the properties. `reason` is a part of the reason or of the exception's last line,
@@ -36,8 +36,8 @@ class DeadLetterFilter:
     properties: tuple[tuple[str, str], ...] = ()
     reason: str = ""
 
-    def takes(self, letter: Letter) -> bool:
-        """Whether a letter meets all conditions."""
+    def takes(self, letter: DlqMessage) -> bool:
+        """Whether a dead letter meets all conditions."""
         message = letter.message
         stored = message.stored_properties
         if self.since_ms is not None and message.store_timestamp < self.since_ms:
@@ -62,7 +62,7 @@ _BOUNCED: Final = "-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DlqMessage:
     """A dead letter of a group. `corrupt` is why its record cannot be trusted; empty if it can."""
 
     message: Message
@@ -71,7 +71,7 @@ class Letter:
 
     @property
     def offset(self) -> int:
-        """Its offset in the queue of dead letters."""
+        """The offset in the queue of dead letters."""
         return self.message.queue_offset
 
     @property
@@ -81,12 +81,12 @@ class Letter:
 
     @property
     def reason(self) -> str | None:
-        """The reason that rmqd recorded; None for letters of other clients."""
+        """The reason that rmqd recorded; None for dead letters of other clients."""
         return self.message.stored_properties.get(RMQD_REASON)
 
     @property
     def exception(self) -> str | None:
-        """The name and text of the exception behind the letter: the last line of its traceback."""
+        """The name and text of the exception behind the dead letter: the last line of its traceback."""
         told = self.message.stored_properties.get(RMQD_EXCEPTION, "").strip()
         return told.rpartition("\n")[2].strip() or None
 
@@ -101,7 +101,7 @@ class Letter:
 
     @property
     def origin_topic(self) -> str | None:
-        """The topic that the message was first sent to; None if the letter does not say it."""
+        """The topic that the message was first sent to; None if the dead letter does not say it."""
         told = self.message.stored_properties.get(RETRY_TOPIC)
         if told is None or told == retry_topic(self.group):
             return None
@@ -118,7 +118,7 @@ class Letter:
 
     @property
     def is_copy_of_replay(self) -> bool:
-        """Whether it is not a separate letter, but a replay's copy that the broker bounced because of queue locks.
+        """Whether it is not a separate dead letter, but a replay's copy that the broker bounced because of queue locks.
 
         The broker dead-letters such a copy at once, with delay level -1. A message that a member dead-letters after a
         replay was delivered before: a broker has counted that, or rmqd has removed the delay level.
@@ -138,7 +138,7 @@ class Letter:
 
 
 def sent_back_key(copy: Message) -> str:
-    """Return the `sent_back_key` of the original letter of a broker's copy."""
+    """Return the `sent_back_key` of the original dead letter of a broker's copy."""
     return _copy_key(copy, copy.stored_properties.get(ORIGIN_MESSAGE_ID, ""), copy.reconsume_times)
 
 
@@ -186,7 +186,7 @@ class OffsetSet:
         return sum(max(0, min(high, self._highs[at]) - max(low, self._lows[at])) for at in range(first, last))
 
 
-FOLDER: Final = "dlq"
+DLQ_FOLDER: Final = "dlq"
 FILE_NAME: Final = "marks.json"
 VERSION: Final = 1
 LOCK_NAME: Final = "lock"
@@ -198,7 +198,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplayWindow:
-    """Letters of one queue that are replayed together.
+    """Dead letters of one queue that are replayed together.
 
     `keys` maps the letters' offsets to the keys of their copies. `ends` are the ends of the queues that a copy may
     reach, by topic and queue, before the first copy was sent.
@@ -212,18 +212,18 @@ class ReplayWindow:
 
 @dataclass(frozen=True, slots=True)
 class QueueWitness:
-    """A settled letter that identifies the queue. A recreated topic has another message at this offset."""
+    """A settled dead letter that identifies the queue. A recreated topic has another message at this offset."""
 
     offset: int
     replay_id: str
 
 
-class LetterMarks:
-    """The settled letters of one group. Methods block. Call `hold` before writing."""
+class DlqMarks:
+    """The settled dead letters of one group. Methods block. Call `hold` before writing."""
 
     def __init__(self, state_dir: Path, group: str) -> None:
-        self.path = self._former = state_dir / FOLDER / group / FILE_NAME
-        self._folder = state_dir / FOLDER
+        self.path = self._former = state_dir / DLQ_FOLDER / group / FILE_NAME
+        self._folder = state_dir / DLQ_FOLDER
         self.settled: dict[Place, OffsetSet] = {}
         self.witnesses: dict[Place, QueueWitness] = {}
         self.windows: dict[str, ReplayWindow] = {}
@@ -240,8 +240,8 @@ class LetterMarks:
         folder = self.path.parent
         try:
             make_folder(folder)
-            process_lock.hold(folder / LOCK_NAME)
-        except InUseError as error:  # its advice, another state_dir, would send letters twice
+            process_lock.lock_file(folder / LOCK_NAME)
+        except InUseError as error:  # the error advises another state_dir, which would send dead letters twice
             raise RmqdError(
                 f"another replay or purge of this group is running (process {error.owner or '?'}); wait until it ends"
             ) from error
@@ -293,7 +293,7 @@ class LetterMarks:
             raise RmqdError(f"{self.path} cannot be written: {error.strerror or error}") from error
 
     def settle(self, place: Place, offset: int, replay_id: str = "") -> None:
-        """Mark one letter as settled. With its id it becomes the witness of the queue."""
+        """Mark one dead letter as settled. With its id it becomes the witness of the queue."""
         self.settled.setdefault(place, OffsetSet()).add(offset)
         if replay_id:
             self.witnesses[place] = QueueWitness(offset, replay_id)

@@ -15,7 +15,7 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, LetterMarks, OffsetSet, Place
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMarks, DlqMessage, OffsetSet, Place
 from rmqd.wire.bodies.stats_bodies import TopicOffset
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -26,7 +26,7 @@ _MAX_AT_ONCE: Final = 1000  # brokers return fewer
 
 
 @dataclass(frozen=True, slots=True)
-class LetterQueue:
+class DlqQueue:
     """A snapshot of one queue of dead letters.
 
     `settled` are the letters that are marked, or below the group's offset at the broker.
@@ -48,19 +48,19 @@ class LetterQueue:
 
     @property
     def left(self) -> int:
-        """How many letters are not settled."""
+        """How many dead letters are not settled."""
         return self.max_offset - self.min_offset - self.settled.count(self.min_offset, self.max_offset)
 
 
-async def letter_queues(
-    brokers: Brokers, group: str, marks: LetterMarks | None, names: list[str] | None = None
-) -> tuple[list[LetterQueue], dict[str, RmqdError]]:
+async def dlq_queues(
+    brokers: Brokers, group: str, marks: DlqMarks | None, names: list[str] | None = None
+) -> tuple[list[DlqQueue], dict[str, RmqdError]]:
     """Return the group's queues of dead letters on the named brokers, or on all, and the errors of failed queries.
 
     Without `marks`, no letter counts as settled.
     """
 
-    async def ask(remoting: RemotingClient, address: str) -> list[LetterQueue]:
+    async def ask(remoting: RemotingClient, address: str) -> list[DlqQueue]:
         try:
             stats = await topic_stats(remoting, address, dlq_topic(group))
         except TopicNotExistError:
@@ -74,10 +74,10 @@ async def letter_queues(
     return sorted(queues, key=lambda one: one.place), dict(found.errors)
 
 
-async def letters_left(
-    remoting: RemotingClient, queue: LetterQueue, low: int | None = None
-) -> AsyncIterator[list[Letter]]:
-    """Yield the letters left in a queue from `low` or the oldest, in parts.
+async def unsettled_messages(
+    remoting: RemotingClient, queue: DlqQueue, low: int | None = None
+) -> AsyncIterator[list[DlqMessage]]:
+    """Yield the dead letters left in a queue from `low` or the oldest, in parts.
 
     Bounced copies of a replay are not letters, and are skipped. Raises RmqdError.
     """
@@ -86,8 +86,8 @@ async def letters_left(
     while offset < queue.max_offset:
         block, following = await read_block(remoting, queue.address, queue.queue, offset, queue.max_offset)
         letters = [
-            *(Letter(message, group) for message in block.messages),
-            *(Letter(one.message, group, one.reason) for one in block.corrupt),
+            *(DlqMessage(message, group) for message in block.messages),
+            *(DlqMessage(one.message, group, one.reason) for one in block.corrupt),
         ]
         letters = [one for one in letters if offset <= one.offset < queue.max_offset and one.offset not in settled]
         yield [one for one in sorted(letters, key=lambda one: one.offset) if not one.is_copy_of_replay]
@@ -105,8 +105,8 @@ async def read_block(
 
 
 async def _look_up(
-    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: LetterMarks | None
-) -> LetterQueue:
+    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: DlqMarks | None
+) -> DlqQueue:
     group = queue.topic.removeprefix(DLQ_PREFIX)
     place = queue.broker_name, queue.queue_id
     position, settled = 0, OffsetSet()
@@ -119,11 +119,11 @@ async def _look_up(
             if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
                 settled.add(0, position)
     low, high, last_stored_ms = ends.min_offset, ends.max_offset, ends.last_update_timestamp
-    return LetterQueue(group, queue, address, low, high, last_stored_ms, position, settled)
+    return DlqQueue(group, queue, address, low, high, last_stored_ms, position, settled)
 
 
 async def _is_the_same(
-    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: LetterMarks
+    remoting: RemotingClient, address: str, queue: MessageQueue, ends: TopicOffset, marks: DlqMarks
 ) -> bool:
     """Whether marks belong to this queue, and not to a deleted one of the same name. Raises RmqdError."""
     witness = marks.witnesses.get((queue.broker_name, queue.queue_id))
@@ -132,15 +132,15 @@ async def _is_the_same(
     if witness.offset >= ends.max_offset:
         return False
     block, _ = await read_block(remoting, address, queue, witness.offset, witness.offset + 1)
-    there = [Letter(one, "").replay_id for one in block.messages if one.queue_offset == witness.offset]
+    there = [DlqMessage(one, "").replay_id for one in block.messages if one.queue_offset == witness.offset]
     return there == [witness.replay_id] or not there
 
 
 @dataclass(frozen=True, slots=True)
-class NewestLetters:
-    """The newest letters, in the order of their storage. `has_more` means that older letters match too."""
+class NewestDlqMessages:
+    """The newest dead letters, in the order of their storage. `has_more` means that older letters match too."""
 
-    letters: list[Letter]
+    letters: list[DlqMessage]
     has_more: bool
 
 
@@ -159,7 +159,7 @@ class DeadLetters:
 
 
 async def list_dead_letters(
-    brokers: Brokers, marks_of: Callable[[str], LetterMarks], *, namespace: str = ""
+    brokers: Brokers, marks_of: Callable[[str], DlqMarks], *, namespace: str = ""
 ) -> tuple[list[DeadLetters], dict[str, RmqdError]]:
     """Return the groups that have or had dead letters, and the errors of failed queries. Raises RmqdError."""
     tables = await brokers.ask(topic_configs)
@@ -170,29 +170,29 @@ async def list_dead_letters(
             if is_dlq_topic(topic) and topic.startswith(begin):
                 where.setdefault(topic.removeprefix(DLQ_PREFIX), []).append(broker)
     groups = sorted(where)
-    parts = await asyncio.gather(*(letter_queues(brokers, group, marks_of(group), where[group]) for group in groups))
+    parts = await asyncio.gather(*(dlq_queues(brokers, group, marks_of(group), where[group]) for group in groups))
     errors = dict(tables.errors)
     for group, (_, failed) in zip(groups, parts, strict=True):
         errors |= {f"{DLQ_PREFIX}{group} on {name}": why for name, why in failed.items()}
     return [_counted(group, queues) for group, (queues, _) in zip(groups, parts, strict=True)], errors
 
 
-async def newest_letters(
-    brokers: Brokers, group: str, marks: LetterMarks | None, choice: DeadLetterFilter, most: int
-) -> tuple[NewestLetters, dict[str, RmqdError]]:
+async def newest_dlq_messages(
+    brokers: Brokers, group: str, marks: DlqMarks | None, choice: DeadLetterFilter, most: int
+) -> tuple[NewestDlqMessages, dict[str, RmqdError]]:
     """Return the newest letters that are left and chosen, and the errors of failed queries.
 
     Without `marks`, settled letters are included.
     Raises RmqdError if no responding broker has dead letters of the group.
     """
-    queues, errors = await letter_queues(brokers, group, marks)
+    queues, errors = await dlq_queues(brokers, group, marks)
     if not queues and not errors:
         raise RmqdError(f"{group} has no dead letters; run `rmqd dlq list` to see the groups that have some")
     one_more = most + 1
     read = await asyncio.gather(
         *(_newest(brokers, queue, choice, one_more) for queue in queues), return_exceptions=True
     )
-    found: list[Letter] = []
+    found: list[DlqMessage] = []
     for queue, answer in zip(queues, read, strict=True):
         if isinstance(answer, RmqdError):
             errors[queue.queue.broker_name] = answer
@@ -201,22 +201,22 @@ async def newest_letters(
         else:
             found += answer
     found.sort(key=lambda one: one.message.store_timestamp)
-    return NewestLetters(found[-most:], len(found) > most), errors
+    return NewestDlqMessages(found[-most:], len(found) > most), errors
 
 
-async def _newest(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, most: int) -> list[Letter]:
+async def _newest(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, most: int) -> list[DlqMessage]:
     low = queue.min_offset
     if choice == DeadLetterFilter():  # if all letters are chosen, the newest are at the end, so skip the rest
         low = max(low, queue.max_offset - most)
         while low > queue.min_offset and queue.max_offset - low - queue.settled.count(low, queue.max_offset) < most:
             low = max(queue.min_offset, low - most)
-    found: deque[Letter] = deque(maxlen=most)
-    async for letters in letters_left(brokers.client.remoting, queue, low):
+    found: deque[DlqMessage] = deque(maxlen=most)
+    async for letters in unsettled_messages(brokers.client.remoting, queue, low):
         found.extend(filter(choice.takes, letters))
     return list(found)
 
 
-def _counted(group: str, queues: list[LetterQueue]) -> DeadLetters:
+def _counted(group: str, queues: list[DlqQueue]) -> DeadLetters:
     return DeadLetters(
         group,
         sum(one.max_offset - one.min_offset for one in queues),

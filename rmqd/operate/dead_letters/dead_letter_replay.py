@@ -37,8 +37,8 @@ from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader, MemberReport
 from rmqd.consumer.cache.flow_control import RateLimit
 from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter, LetterMarks, Place, ReplayWindow, Way
-from rmqd.operate.dead_letters.dead_letter_listing import LetterQueue, letter_queues, letters_left
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMarks, DlqMessage, Place, ReplayWindow, Way
+from rmqd.operate.dead_letters.dead_letter_listing import DlqQueue, dlq_queues, unsettled_messages
 from rmqd.operate.dead_letters.dead_letter_sending import CopySender, keep_position
 from rmqd.operate.queries.group_queries import is_known
 from rmqd.wire.topics import dlq_topic
@@ -46,9 +46,9 @@ from rmqd.wire.topics import dlq_topic
 
 @dataclass(slots=True)
 class DeadLetterPlan:
-    """The chosen letters. `refused` counts letters that cannot be replayed, by reason."""
+    """The chosen dead letters. `refused` counts letters that cannot be replayed, by reason."""
 
-    queues: list[LetterQueue]
+    queues: list[DlqQueue]
     left: int = 0
     chosen: int = 0
     first_stored_ms: int = 0
@@ -58,7 +58,7 @@ class DeadLetterPlan:
 
 
 async def expect_group(brokers: Brokers, group: str) -> None:
-    """Raise RmqdError if no broker knows the group or has its letters."""
+    """Raise RmqdError if no broker knows the group or has its dead letters."""
     try:
         await brokers.client.routes.lookup(dlq_topic(group))
     except RouteNotFoundError:
@@ -69,27 +69,27 @@ async def expect_group(brokers: Brokers, group: str) -> None:
 
 
 async def make_plan(
-    brokers: Brokers, group: str, marks: LetterMarks, choice: DeadLetterFilter
+    brokers: Brokers, group: str, marks: DlqMarks, choice: DeadLetterFilter
 ) -> tuple[DeadLetterPlan, dict[str, RmqdError]]:
-    """Read all letters that are left, and count the chosen ones.
+    """Read all dead letters that are left, and count the chosen ones.
 
     Returns the errors of failed queries too. Raises RmqdError.
     """
-    queues, errors = await letter_queues(brokers, group, marks)
+    queues, errors = await dlq_queues(brokers, group, marks)
     plan = DeadLetterPlan(queues)
     await asyncio.gather(*(_count(brokers, queue, choice, plan) for queue in queues))
     return plan, errors
 
 
-async def receivers(brokers: Brokers, group: str) -> tuple[list[MemberReport], dict[str, RmqdError]]:
+async def receiving_members(brokers: Brokers, group: str) -> tuple[list[MemberReport], dict[str, RmqdError]]:
     """Return the members that would get the copies, and the errors of failed queries."""
     reader = GroupReader(brokers, group)
     known = await reader.connections()
     return [*(await reader.members(known.found)).values()], dict(known.errors)
 
 
-async def _count(brokers: Brokers, queue: LetterQueue, choice: DeadLetterFilter, plan: DeadLetterPlan) -> None:
-    async for letters in letters_left(brokers.client.remoting, queue):
+async def _count(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, plan: DeadLetterPlan) -> None:
+    async for letters in unsettled_messages(brokers.client.remoting, queue):
         plan.left += len(letters)
         for letter in filter(choice.takes, letters):
             plan.chosen += 1
@@ -105,9 +105,9 @@ WINDOW_LETTERS: Final = 64
 IN_FLIGHT_SECONDS: Final = 3.0
 """How long a responding broker may still process an earlier request: it refuses a send that waited for 200 ms
 (waitTimeMillsInSendQueue); the rest is for slow disks."""
-TRIES: Final = 3
+MAX_TRIES: Final = 3
 PAUSE_SECONDS: Final = 1.0
-LOOKS: Final = 100
+MAX_CHECKS: Final = 100
 POLL_SECONDS: Final = 0.05
 
 OnProgress = Callable[[int], None]
@@ -115,7 +115,7 @@ OnProgress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class ReplayFailure:
-    """A letter that was not replayed, and is left."""
+    """A dead letter that was not replayed, and is left."""
 
     msg_id: str
     broker: str
@@ -126,7 +126,7 @@ class ReplayFailure:
 
 @dataclass(slots=True)
 class ReplayOutcome:
-    """The result of a replay. `found` letters were sent before, in an interrupted run; `untried` letters are left.
+    """The result of a replay. `found` dead letters were sent before, in an interrupted run; `untried` letters are left.
 
     `ways` is how letters were sent, by broker name. `errors` stopped the replay of a broker's letters.
     """
@@ -140,7 +140,7 @@ class ReplayOutcome:
 
 
 class Replay:
-    """One run over the letters of a plan.
+    """One run over the dead letters of a plan.
 
     `on_progress` is called with the number of sent letters after each progress.
     """
@@ -149,7 +149,7 @@ class Replay:
         self,
         brokers: Brokers,
         group: str,
-        marks: LetterMarks,
+        marks: DlqMarks,
         choice: DeadLetterFilter,
         *,
         per_second: float,
@@ -165,12 +165,12 @@ class Replay:
         self._first_way: Way = "send_back" if orderly else "retry_topic"
         self._rate = RateLimit(per_second, self._client.clock)
         self._on_progress = on_progress
-        self._queues: dict[Place, LetterQueue] = {}
+        self._queues: dict[Place, DlqQueue] = {}
         self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run
         self._proven: set[tuple[str, Way]] = set()  # ways that brokers are known to accept
 
     async def run(self, plan: DeadLetterPlan) -> ReplayOutcome:
-        """Replay the chosen letters, queue by queue."""
+        """Replay the chosen dead letters, queue by queue."""
         self._queues = {queue.place: queue for queue in plan.queues}
         for queue in plan.queues:
             try:
@@ -181,7 +181,7 @@ class Replay:
         self.outcome.untried = max(0, plan.chosen - done)
         return self.outcome
 
-    async def _replay(self, queue: LetterQueue, since_ms: int) -> None:
+    async def _replay(self, queue: DlqQueue, since_ms: int) -> None:
         broker = queue.queue.broker_name
         sender = CopySender(self._client, self._group, broker, queue.address)
         self.outcome.ways.setdefault(broker, self._first_way)
@@ -189,7 +189,7 @@ class Replay:
             self._known[broker] = await sender.replay_ids_since(await sender.starts(since_ms))
         if (window := self._marks.windows.get(broker)) is not None:
             self.outcome.found += len(await self._close(sender, window, broker, set()))
-        letters: list[Letter] = []
+        letters: list[DlqMessage] = []
         async for letter in self._to_send(queue):
             letters.append(letter)
             if len(letters) >= self._room(broker):
@@ -199,10 +199,10 @@ class Replay:
             await self._send_all(queue, sender, letters)
         await keep_position(self._client, queue)
 
-    async def _to_send(self, queue: LetterQueue) -> AsyncIterator[Letter]:
-        """Yield the chosen letters, except letters that were sent before or cannot be sent."""
+    async def _to_send(self, queue: DlqQueue) -> AsyncIterator[DlqMessage]:
+        """Yield the chosen dead letters, except letters that were sent before or cannot be sent."""
         known = self._known.get(queue.queue.broker_name, set())
-        async for letters in letters_left(self._client.remoting, queue):
+        async for letters in unsettled_messages(self._client.remoting, queue):
             for letter in filter(self._choice.takes, letters):
                 if letter.replay_id in known:
                     self._settle(queue.place, letter.offset, letter.replay_id)
@@ -218,11 +218,11 @@ class Replay:
         is_tried = way == "send_back" or (broker, way) in self._proven
         return self._rate.batch_limit(WINDOW_LETTERS) if is_tried else 1
 
-    async def _send_all(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> None:
-        """Send letters with retries, and record failures. Raises RemotingError if no request got a response."""
+    async def _send_all(self, queue: DlqQueue, sender: CopySender, letters: list[DlqMessage]) -> None:
+        """Send dead letters with retries, and record failures. Raises RemotingError if no request got a response."""
         broker, tried = queue.queue.broker_name, 0
         left, errors = letters, dict[int, Exception]()
-        while left and tried < TRIES:
+        while left and tried < MAX_TRIES:
             way = self.outcome.ways[broker]
             if tried:
                 await self._client.clock.sleep(PAUSE_SECONDS * tried)
@@ -236,8 +236,8 @@ class Replay:
         for one in left:
             self._fail(one, str(errors[one.offset]))
 
-    async def _send(self, queue: LetterQueue, sender: CopySender, letters: list[Letter]) -> dict[int, Exception]:
-        """Send letters as one window. Returns the letters that were not sent, by offset, with the error."""
+    async def _send(self, queue: DlqQueue, sender: CopySender, letters: list[DlqMessage]) -> dict[int, Exception]:
+        """Send dead letters as one window. Returns the letters that were not sent, by offset, with the error."""
         broker = queue.queue.broker_name
         way = self.outcome.ways[broker]
         if way == "send_back" and (broker, way) not in self._proven:
@@ -254,10 +254,10 @@ class Replay:
         held = RmqdError("the broker dead-lettered the copy, because the group holds queue locks")
         return {offset: errors.get(offset, held) for offset in keys.keys() - gone}
 
-    async def _requests(self, sender: CopySender, letters: list[Letter], way: Way) -> dict[int, Exception]:
+    async def _requests(self, sender: CopySender, letters: list[DlqMessage], way: Way) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}
 
-        async def send(letter: Letter) -> None:
+        async def send(letter: DlqMessage) -> None:
             await self._rate.wait()
             self._rate.spend(1)
             try:
@@ -273,7 +273,7 @@ class Replay:
         return errors
 
     async def _close(self, sender: CopySender, window: ReplayWindow, broker: str, answered: Set[int]) -> set[int]:
-        """Settle the sent letters of a window, and close it. Returns their offsets.
+        """Settle the sent dead letters of a window, and close it. Returns their offsets.
 
         For the `answered` letters the broker reported success. It may have copies of others too: also after an error
         response, if its disk or slave was slow.
@@ -281,7 +281,7 @@ class Replay:
         if answered < window.keys.keys():
             await sender.ends(window.way)  # after this response, a delayed broker has received all earlier requests
             await self._client.clock.sleep(IN_FLIGHT_SECONDS)
-        gone, bounced = set(answered), dict[int, Letter]()
+        gone, bounced = set(answered), dict[int, DlqMessage]()
         if window.way == "retry_topic":
             gone, bounced = await self._look(sender, window, answered)
         elif answered < window.keys.keys():
@@ -298,13 +298,13 @@ class Replay:
 
     async def _look(
         self, sender: CopySender, window: ReplayWindow, answered: Set[int]
-    ) -> tuple[set[int], dict[int, Letter]]:
+    ) -> tuple[set[int], dict[int, DlqMessage]]:
         """Return the letters with copies in the retry topic, and the copies that became dead letters at once.
 
         A queue shows a message a moment after the broker's response. If a copy does not appear in time, the response
         counts.
         """
-        for _ in range(LOOKS):
+        for _ in range(MAX_CHECKS):
             gone, bounced = await sender.sent(window)
             if answered <= gone | bounced.keys():
                 break
@@ -316,7 +316,7 @@ class Replay:
         if (queue := self._queues.get(place)) is not None:
             queue.settled.add(offset)
 
-    def _fail(self, letter: Letter, error: str) -> None:
+    def _fail(self, letter: DlqMessage, error: str) -> None:
         message = letter.message
         place = message.broker_name, message.stored_queue_id, letter.offset
         self.outcome.failed.append(ReplayFailure(message.msg_id, *place, error))

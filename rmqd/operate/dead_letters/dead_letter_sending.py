@@ -28,13 +28,13 @@ from rmqd.errors.broker_errors import TopicNotExistError
 from rmqd.operate.dead_letters.dead_letter import (
     RMQD_REPLAY_ID,
     DeadLetterFilter,
-    Letter,
-    LetterMarks,
+    DlqMarks,
+    DlqMessage,
     ReplayWindow,
     Way,
     sent_back_key,
 )
-from rmqd.operate.dead_letters.dead_letter_listing import LetterQueue, letters_left, read_block
+from rmqd.operate.dead_letters.dead_letter_listing import DlqQueue, read_block, unsettled_messages
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import REAL_TOPIC
@@ -42,10 +42,10 @@ from rmqd.wire.topics import SCHEDULE_TOPIC, dlq_topic, retry_topic
 
 
 async def purge(
-    client: ClientInstance, queue: LetterQueue, marks: LetterMarks, choice: DeadLetterFilter
+    client: ClientInstance, queue: DlqQueue, marks: DlqMarks, choice: DeadLetterFilter
 ) -> AsyncIterator[int]:
-    """Settle the chosen letters of a queue. Yields the number of letters after each part. Raises RmqdError."""
-    async for letters in letters_left(client.remoting, queue):
+    """Settle the chosen dead letters of a queue. Yields the number of letters after each part. Raises RmqdError."""
+    async for letters in unsettled_messages(client.remoting, queue):
         meant = [letter for letter in letters if choice.takes(letter)]
         for letter in meant:
             marks.settle(queue.place, letter.offset, letter.replay_id)
@@ -56,8 +56,8 @@ async def purge(
     await keep_position(client, queue)
 
 
-async def keep_position(client: ClientInstance, queue: LetterQueue) -> None:
-    """Commit the first letter that is left as the group's offset in the queue. Raises RmqdError.
+async def keep_position(client: ClientInstance, queue: DlqQueue) -> None:
+    """Commit the first dead letter that is left as the group's offset in the queue. Raises RmqdError.
 
     This shows the settled letters below it to a process without the file of marks, such as rmqd on another machine.
     """
@@ -74,7 +74,7 @@ TopicOffsets = dict[str, dict[int, int]]
 
 
 class CopySender:
-    """Sends one group's letters of one broker back to the same broker. A send-back needs no body."""
+    """Sends one group's dead letters of one broker back to the same broker. A send-back needs no body."""
 
     def __init__(self, client: ClientInstance, group: str, broker_name: str, address: str) -> None:
         self._client = client
@@ -83,7 +83,7 @@ class CopySender:
         self._broker_name = broker_name
         self._address = address
 
-    async def send(self, letter: Letter, way: Way) -> None:
+    async def send(self, letter: DlqMessage, way: Way) -> None:
         """Send a copy. Raises RmqdError (the broker may have the copy anyway) and InvalidMessageError."""
         message, unit_mode = letter.message, self._client.options.unit_mode
         if way == "send_back":
@@ -138,15 +138,15 @@ class CopySender:
         }
 
     async def replay_ids_since(self, starts: TopicOffsets) -> set[str]:
-        """Return the ids of letters with copies in the retry topic from these offsets. Raises RmqdError."""
+        """Return the ids of dead letters with copies in the retry topic from these offsets. Raises RmqdError."""
         return {
             copy.stored_properties[RMQD_REPLAY_ID]
             async for copy in self._stored_since(starts, retry_topic(self._group))
             if RMQD_REPLAY_ID in copy.stored_properties
         }
 
-    async def sent(self, window: ReplayWindow) -> tuple[set[int], dict[int, Letter]]:
-        """For a window of retry-topic sends, return the letters with copies there, and the bounced copies.
+    async def sent(self, window: ReplayWindow) -> tuple[set[int], dict[int, DlqMessage]]:
+        """For a window of retry-topic sends, return the dead letters with copies there, and the bounced copies.
 
         The broker dead-lettered a bounced copy at once. Bounced copies are keyed by their letters' offsets.
         Raises RmqdError.
@@ -154,15 +154,15 @@ class CopySender:
         starts = {topic: dict(ends) for topic, ends in window.ends.items()}
         offsets = {key: offset for offset, key in window.keys.items()}
         ids = await self.replay_ids_since(starts)
-        bounced: dict[int, Letter] = {}
+        bounced: dict[int, DlqMessage] = {}
         async for copy in self._stored_since(starts, dlq_topic(self._group)):
-            letter = Letter(copy, self._group)
+            letter = DlqMessage(copy, self._group)
             if letter.is_copy_of_replay and (offset := offsets.get(copy.stored_properties[RMQD_REPLAY_ID])) is not None:
                 bounced[offset] = letter
         return {offset for key, offset in offsets.items() if key in ids}, bounced
 
     async def sent_back(self, window: ReplayWindow) -> set[int]:
-        """For a window of send-backs, return the letters with copies by the broker. Raises RmqdError."""
+        """For a window of send-backs, return the dead letters with copies by the broker. Raises RmqdError."""
         starts = {topic: dict(ends) for topic, ends in window.ends.items()}
         copies = Counter(
             [
@@ -200,7 +200,7 @@ class CopySender:
 
 
 def _matched(window: ReplayWindow, copies: Counter[str]) -> set[int]:
-    """Match each letter with a copy. Two letters of one message have the same key, and need two copies."""
+    """Match each dead letter with a copy. Two letters of one message have the same key, and need two copies."""
     found = set()
     for offset, key in sorted(window.keys.items()):
         if copies[key]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rmqd.consumer.health.causes import CAUSES, Problem, found
 from rmqd.consumer.health.group_problems import (
-    KEPT,
+    KEPT_PREFIX,
     closed_problem,
     missing_problem,
     named,
@@ -156,7 +156,7 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     if failure:
         evidence = f"the daemon's member does not run, because its group has failed: {failure}"
         yield Finding(found("no_members", evidence, group=name, step=_FAILED), "daemon")
-    elif waits and KEPT in waits:
+    elif waits and KEPT_PREFIX in waits:
         # otherwise it is reported below
         if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):
             evidence = f"the daemon reports: {waits}"

@@ -38,7 +38,7 @@ class Finding:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Its cause and subject."""
+        """The cause and the subject of the finding."""
         return self.problem.cause, self.about
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rmqd.consumer.health.causes import CAUSES, DIAGNOSED, Problem
+from rmqd.consumer.health.causes import CAUSES, DIAGNOSIS_CAUSES, Problem
 from rmqd.operate.diagnosis import cluster_findings as cluster
 from rmqd.operate.diagnosis import member_findings as members
 from rmqd.operate.diagnosis import progress_findings as progress
@@ -19,7 +19,7 @@ _RULES: Final = (
     cluster.settings,
     cluster.members,
     members.conflicts,
-    members.unlike,
+    members.different_members,
     members.pauses,
     members.owners,
     progress.illegal_offsets,
@@ -43,7 +43,7 @@ def judge(
     """
     before, now = _seen(first), _seen(first if second is None else second)
     certain = [one for key, one in now.items() if not one.momentary or (second is not None and key in before)]
-    waiting = [] if second is None else [*progress.waits(first, second)]
+    waiting = [] if second is None else [*progress.waiting_findings(first, second)]
     told = list(of_daemon)
     if any(one.problem.cause == "canary_failed" for one in told):  # the canary is at fault, not its messages
         certain = [one for one in certain if one.problem.cause != "poison_message"]
@@ -91,7 +91,7 @@ def _in_order(findings: Sequence[Finding]) -> list[Problem]:
         name = CAUSES[problem.cause].diagnosed_as or problem.cause
         complete = replace(problem, cause=name, next=f"{problem.next} ({PAGE}#{name})")
         problems.setdefault((name, problem.evidence), complete)
-    ordered = sorted(problems.values(), key=lambda problem: DIAGNOSED.index(problem.cause))
+    ordered = sorted(problems.values(), key=lambda problem: DIAGNOSIS_CAUSES.index(problem.cause))
     explained = consequences(ordered)
     roots = [one for one in ordered if one not in explained]
     follow = {root: [replace(one, next=root.next) for one in ordered if explained.get(one) is root] for root in roots}

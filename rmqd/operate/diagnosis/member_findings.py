@@ -9,7 +9,7 @@ from typing import Final
 from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import (
-    OF_ONE_PROCESS,
+    PROCESS_CLIENT_ID,
     Difference,
     count,
     differences,
@@ -36,7 +36,7 @@ def conflicts(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     more minutes.
     """
     for client_id, member in snapshot.members.items():
-        if OF_ONE_PROCESS.search(client_id):
+        if PROCESS_CLIENT_ID.search(client_id):
             continue
         for broker, connections in member.connections.items():
             if len(connections) > 1:
@@ -51,7 +51,7 @@ def conflict_problem(client_id: str, broker: str, addresses: list[str]) -> Probl
     return found("client_id_conflict", evidence)
 
 
-def unlike(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
+def different_members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members with different subscriptions or modes."""
     telling = [member for member in snapshot.members.values() if member.info is not None]
     groups: dict[Difference, list[str]] = {}
@@ -141,7 +141,7 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     loose = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
         yield _hung(snapshot, silent, loose)
-    if silent or unreported:  # their queues are not known
+    if silent or unreported:  # the queues of these members are not known
         return
     if snapshot.orderly:
         yield from _unlocked(snapshot)

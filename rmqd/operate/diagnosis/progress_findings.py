@@ -75,24 +75,24 @@ def _failing(snapshot: DiagnosisSnapshot) -> Finding:
     return Finding(found("failing_handler", evidence, group=snapshot.group))
 
 
-def stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
+def stalled_queues(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
     """Return the queues in which messages wait for long, and none was finished between the two snapshots."""
     return [queue for queue in _old(before, now) if before.place(queue) == now.place(queue)]
 
 
-def catching_up(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> int:
+def late_messages(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> int:
     """Return how many messages wait for long in queues that will have caught up soon."""
     queues = [queue for queue in _old(before, now) if before.place(queue) != now.place(queue)]
     return sum(now.waiting(queue) for queue in queues if not _why_slow(before, now, queue))
 
 
-def waits(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding]:
+def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield why messages wait for long in queues that have an owner."""
     if now.model != MessageModel.CLUSTERING:  # members keep their offsets themselves
         return
     by_finding: dict[str, list[MessageQueue]] = {}
     for queue in _old(before, now):
-        if any(member.on_spark for member in now.owners(queue)):  # its driver reports stalled queues
+        if any(member.on_spark for member in now.owners(queue)):  # the Spark driver reports stalled queues
             continue
         cause = _why_stuck(now, queue) if before.place(queue) == now.place(queue) else _why_slow(before, now, queue)
         if cause:
@@ -173,7 +173,7 @@ def _is_busy(member: MemberReport, orderly: bool) -> bool:
     """Return whether at least half of the possible calls of the handler run, by the rates of the last minute."""
     assert member.info is not None
     slots = member.limit("consumeThreadMin", _THREADS)
-    if orderly:  # one call at a time for each queue
+    if orderly:  # an orderly group handles one call at a time for each queue
         slots = min(slots, sum(bool(one.cached_msg_count) for one in member.info.mq_table.values()))
     calls = [
         one.consume_rt / 1000 * (one.consume_ok_tps + one.consume_failed_tps)

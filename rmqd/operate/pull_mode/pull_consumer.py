@@ -21,7 +21,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import PullConsumerError, RmqdError, SettingError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.operate.pull_mode.pull_failures import ended, raise_end, raise_failure
-from rmqd.operate.pull_mode.pull_settings import Expression, Settings, check, listed
+from rmqd.operate.pull_mode.pull_settings import Expression, Settings, as_iterable, check
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -105,7 +105,7 @@ class PullConsumer:
         if self._subscriptions:
             has = f"this consumer subscribes to {', '.join(self._subscriptions)}"
             raise PullConsumerError(f"{has}; to assign queues, create another consumer")
-        chosen = {self._stored(queue): queue for queue in listed(queues)}
+        chosen = {self._stored(queue): queue for queue in as_iterable(queues)}
         existing = {queue for topic in {one.topic for one in chosen.values()} for queue in await self.queues(topic)}
         if not chosen or (missing := {*chosen.values()} - existing):
             which = f"there is no queue {', '.join(map(str, missing))}" if chosen else "no queue is named"
@@ -132,7 +132,7 @@ class PullConsumer:
         end = clock.monotonic() + timeout
         while not (messages := polls.take(max_messages)):
             left = end - clock.monotonic()
-            if not await polls.arrival(min(left, POLL_SECONDS)):
+            if not await polls.wait_for_messages(min(left, POLL_SECONDS)):
                 raise_failure(self._current()[0], self._tasks, self._settings)
                 if left <= 0:
                     break
@@ -298,7 +298,7 @@ class PullConsumer:
         self._settings.release()  # after the last commit
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
         if not running.cancelled():
-            running.exception()  # marks it as retrieved: a poll raised it, or would have
+            running.exception()  # marks the exception as retrieved: a poll raises it
 
     # --- queues
 
@@ -322,7 +322,7 @@ class PullConsumer:
         return assigned
 
     def _pause(self, queues: Iterable[MessageQueue], change: Callable[[PauseScope], None]) -> None:
-        for assigned in [self._assigned(queue) for queue in listed(queues)]:
+        for assigned in [self._assigned(queue) for queue in as_iterable(queues)]:
             queue = assigned.message_queue
             change(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
             assigned.apply_pauses()

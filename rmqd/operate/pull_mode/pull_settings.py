@@ -13,11 +13,11 @@ from types import UnionType
 from typing import Any, Final, TypeVar
 
 from rmqd.client.client_options import DEFAULT_INSTANCE, ClientOptions
-from rmqd.config.load import Loading
+from rmqd.config.load import ConfigProblems
 from rmqd.config.model.forms import keys_of
 from rmqd.config.model.root_model import ClientConfig, RootConfig
 from rmqd.config.problems import ConfigProblem, nearest, path_text
-from rmqd.config.reading.config_source import Source
+from rmqd.config.reading.config_source import ConfigFiles
 from rmqd.config.reading.yaml_tree import YamlMapping, tree_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import explain_failure
@@ -128,7 +128,7 @@ class Settings:
         tree = tree_of({**self._root, "groups": groups}, _PLACE)
         assert isinstance(tree, YamlMapping)
         try:
-            return Loading(Source((Path(_PLACE),), tree)).trusted()
+            return ConfigProblems(ConfigFiles((Path(_PLACE),), tree)).trusted()
         except ConfigError as error:
             raise SettingError("; ".join(map(_text, error.problems))) from None
 
@@ -139,7 +139,7 @@ def check(value: object, kind: type | UnionType, expected: str) -> None:
         raise SettingError(f"{value!r} is not valid; expected {expected}")
 
 
-def listed(queues: Any) -> Iterable[Any]:
+def as_iterable(queues: Any) -> Iterable[Any]:
     """Return an iterable of queues. A text is one element, which is not a queue."""
     check(queues, Iterable, "a list of queues, such as queues(topic) returns")
     return [queues] if isinstance(queues, str) else queues

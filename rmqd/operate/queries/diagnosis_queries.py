@@ -19,7 +19,7 @@ from rmqd.consumer.health.causes import Problem
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
 from rmqd.operate.diagnosis.judge import judge, needs_second_snapshot
-from rmqd.operate.diagnosis.progress_findings import catching_up, stuck
+from rmqd.operate.diagnosis.progress_findings import late_messages, stalled_queues
 from rmqd.operate.queries.message_queries import FoundMessage, decoded
 from rmqd.wire.bodies.route_data import MASTER_ID, ClusterInfo
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
@@ -167,10 +167,10 @@ async def diagnose(
     second, errors = await _snapshot(reader, configured)
     second = replace(
         second,
-        heads=await first_waiting(client, second, stuck(first, second)),
+        heads=await first_waiting(client, second, stalled_queues(first, second)),
         samples={queue: await _sample(client, queue, second.place(queue) or 0) for queue in second.skewed()},
     )
-    return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors, catching_up(first, second))
+    return Diagnosis(group, tuple(judge(first, second, of_daemon)), errors, late_messages(first, second))
 
 
 async def _snapshot(

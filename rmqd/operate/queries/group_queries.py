@@ -221,7 +221,7 @@ async def plan_mode(brokers: Brokers, wanted: SetMessageRequestModeRequestBody) 
     return [ModeChange(name, table.get(wanted.topic, never_set), wanted) for name, table in modes.found.items()]
 
 
-async def carry_out(brokers: Brokers, changes: Sequence[ModeChange]) -> Mapping[str, RmqdError]:
+async def apply_mode_changes(brokers: Brokers, changes: Sequence[ModeChange]) -> Mapping[str, RmqdError]:
     """Apply the due changes. Returns the errors by broker."""
     due = {change.broker: change.then for change in changes if change.is_due}
 

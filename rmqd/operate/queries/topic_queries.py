@@ -198,7 +198,7 @@ async def whole_queues(client: ClientInstance, topic: str) -> list[OffsetWindow]
     return await asyncio.gather(*(whole(queue) for queue in client.routes.queues(topic)))
 
 
-async def between(
+async def windows_between(
     client: ClientInstance, topic: str, from_ms: int | None = None, to_ms: int | None = None
 ) -> list[OffsetWindow]:
     """Return the parts of a topic's queues that were stored at or after a time and before another (Unix milliseconds).

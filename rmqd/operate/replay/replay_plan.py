@@ -110,7 +110,7 @@ class ReplayFolder:
         return replace(plan, identity=self.identity)
 
     def write(self, plan: ReplayPlan) -> None:
-        """Raises RmqdError."""
+        """Store the plan. Raises RmqdError."""
         try:
             make_folder(self._folder)
             replace_file(self._plan, plan.to_json())

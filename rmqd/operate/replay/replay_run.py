@@ -29,7 +29,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.operate.queries.group_queries import remove_group
-from rmqd.operate.queries.topic_queries import OffsetWindow, between
+from rmqd.operate.queries.topic_queries import OffsetWindow, windows_between
 from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.plain_text import describe
@@ -190,7 +190,7 @@ def _of_shadow(options: ConsumerOptions, plan: ReplayPlan, rate: int, retries: i
     )
 
 
-GONE_SECONDS: Final = 10.0  # how soon brokers notice that a process was killed
+MEMBER_TIMEOUT_SECONDS: Final = 10.0  # how soon brokers notice that a process was killed
 AGAIN_SECONDS: Final = 0.5
 
 
@@ -198,7 +198,7 @@ async def windows_of(
     client: ClientInstance, topics: Iterable[str], from_ms: int, to_ms: int
 ) -> tuple[OffsetWindow, ...]:
     """Return the windows of messages that some topics stored within a time. Raises RmqdError."""
-    parts = await asyncio.gather(*(between(client, topic, from_ms, to_ms) for topic in topics))
+    parts = await asyncio.gather(*(windows_between(client, topic, from_ms, to_ms) for topic in topics))
     return tuple(window for part in parts for window in part)
 
 
@@ -209,7 +209,7 @@ async def create_shadow_group(client: ClientInstance, plan: ReplayPlan) -> None:
     Raises RmqdError.
     """
     brokers = await Brokers.look_up(client)
-    await learn_routes(client, plan)
+    await look_up_routes(client, plan)
 
     async def make_at(remoting: RemotingClient, address: str) -> None:
         known = (await subscription_groups(remoting, address)).get(plan.group)
@@ -227,7 +227,7 @@ async def create_shadow_group(client: ClientInstance, plan: ReplayPlan) -> None:
 
 async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
     """Return how many messages of the windows the shadow group has passed, by its offsets. Raises RmqdError."""
-    await learn_routes(client, plan)
+    await look_up_routes(client, plan)
 
     async def passed(window: OffsetWindow) -> int:
         address = client.routes.address_for(window.queue)
@@ -241,7 +241,7 @@ async def refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
     """Raise RmqdError if the shadow group has a member, because then the replay is already running."""
     brokers, waited = await Brokers.look_up(client), 0.0
     while members := await _members(brokers, plan.shadow):
-        if waited >= GONE_SECONDS:
+        if waited >= MEMBER_TIMEOUT_SECONDS:
             raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
         await asyncio.sleep(AGAIN_SECONDS)
         waited += AGAIN_SECONDS
@@ -252,7 +252,7 @@ async def remove_shadow_group(client: ClientInstance, plan: ReplayPlan) -> Mappi
     return await remove_group(await Brokers.look_up(client), plan.shadow)
 
 
-async def learn_routes(client: ClientInstance, plan: ReplayPlan) -> None:
+async def look_up_routes(client: ClientInstance, plan: ReplayPlan) -> None:
     """Look up the routes of the windows' topics. Raises RmqdError."""
     for topic in {window.queue.topic for window in plan.windows}:
         await client.routes.lookup(topic)

@@ -196,7 +196,7 @@ class PlannedMove:
         return max(self.place.committed or 0, self.ends.min_offset)
 
     @property
-    def gained(self) -> int:
+    def handled_again(self) -> int:
         """The number of messages that are handled again."""
         return max(0, self.begin - self.target)
 
@@ -208,7 +208,7 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """The plan of a change. `errors` are by broker: its queues stay, because it does not answer, or refuses."""
+    """The plan of a change. `errors` has the brokers that do not answer, or refuse: their queues keep their offsets."""
 
     change: OffsetChange
     moves: tuple[PlannedMove, ...]

@@ -2,11 +2,11 @@
 
 `ResetWatch` polls queues after a reset until each reaches its target or the time is over.
 
-`has_obeyed` decides whether a queue, and its owner, continue at an operator's new offset. A broker's response is not
-proof. The broker has the new offset at once. Until the response to a pull reports the reset, the broker answers commits
-with success and stores nothing. That pull may belong to a lost connection: then the member continues at its old offset,
-and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset `at`, which
-proves the reset:
+`has_applied_reset` decides whether a queue, and its owner, continue at an operator's new offset. A broker's response is
+not proof. The broker has the new offset at once. Until the response to a pull reports the reset, the broker answers
+commits with success and stores nothing. That pull may belong to a lost connection: then the member continues at its old
+offset, and its next commit undoes the reset (docs/proof/ownership.md). So the member is asked for its own offset `at`,
+which proves the reset:
 
     forward    neither `at` nor the stored offset is below the target
     back       `at` is below the member's previous offset; or it replaced its cache, which both rmqd and Java do. Then
@@ -40,7 +40,7 @@ from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
 
 
-def has_obeyed(target: int, before: QueuePlace, now: QueuePlace) -> bool:
+def has_applied_reset(target: int, before: QueuePlace, now: QueuePlace) -> bool:
     """Return whether the queue's current owner continues at the target. `before` is from before the reset."""
     if now.held is None:
         return _is_proven_by_offset(target, before, now)
@@ -146,7 +146,7 @@ class ResetWatch:
         target, before = self._targets[queue], self._before[queue]
         if now.held is None and (now.is_popped or not seen.members):
             return "stored" if is_stored(target, now) else None
-        if has_obeyed(target, before, now):
+        if has_applied_reset(target, before, now):
             return "moved"
         # all members report their queues, and the queue has no owner: its next owner will begin at the target
         is_orphan = not now.owner and not seen.silent
@@ -199,7 +199,7 @@ class ResetOutcome:
     pushed_by: frozenset[str]
 
 
-async def carry_out(
+async def apply_reset_plan(
     brokers: Brokers, plan: ResetPlan, wait_seconds: float, *, sent: Callable[[], None] = lambda: None
 ) -> ResetOutcome:
     """Apply a plan that was made just now. `sent` is called after the requests to the brokers, before the wait."""
@@ -233,7 +233,7 @@ def _moved(
 async def _reset_one(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, target: int | None
 ) -> dict[MessageQueue, int]:
-    """Ask a broker to store a reset of one queue. `offset` None is the queue's current end, so that no member moves
+    """Ask a broker to store a reset of one queue. `target` None is the queue's current end, so that no member moves
     back.
 
     Returns the new offset. Raises RmqdError.

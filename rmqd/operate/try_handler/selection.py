@@ -44,13 +44,13 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Author:
+class HandlerSource:
     """Recognises the lines of a handler by the folder of its package or module."""
 
     folder: str
 
     @classmethod
-    def of(cls, function: Callable[..., object]) -> Author:
+    def of(cls, function: Callable[..., object]) -> HandlerSource:
         """Return the author of a function."""
         while hasattr(function, "func") or hasattr(function, "__wrapped__"):  # functools.partial, and decorators
             function = getattr(function, "func", None) or function.__wrapped__  # type: ignore[attr-defined]
@@ -76,14 +76,14 @@ class Author:
         return not _LIBRARIES.search(inner) and not file.startswith(_STANDARD)
 
 
-def place_of(error: BaseException, author: Author) -> str | None:
+def failing_line(error: BaseException, author: HandlerSource) -> str | None:
     """Return the line where an exception was raised."""
     frames = [Frame(one.filename, one.lineno or 0, one.name) for one in traceback.extract_tb(error.__traceback__)]
     frame = author.innermost_line(frames[::-1])
     return None if frame is None else str(frame)
 
 
-def place_of_fault(stacks: str, author: Author) -> str | None:
+def place_of_fault(stacks: str, author: HandlerSource) -> str | None:
     """Return the author's line that a process is running, from the stacks that Python's faulthandler wrote."""
     for stack in re.split(r"\n(?=(?:Current thread|Thread) )", stacks):
         lines = filter(None, map(_FAULT_LINE.match, stack.splitlines()))
@@ -158,7 +158,7 @@ async def choose(client: ClientInstance, options: ConsumerOptions, selection: Se
     return await _Choice(client, options, selection).chosen()
 
 
-def batches_of(messages: Iterable[Message], most: int) -> list[list[Message]]:
+def make_batches(messages: Iterable[Message], most: int) -> list[list[Message]]:
     """Return the batches that a consumer would make: each from one queue, in its order, and full if possible.
 
     The batches are ordered by their first messages.
@@ -219,7 +219,7 @@ class _Choice:
                 if self._asked.waiting:
                     parts = await windows.not_committed(self._client, topic, self._options.group)
                 else:
-                    parts = await windows.between(self._client, topic, self._asked.from_ms, self._asked.to_ms)
+                    parts = await windows.windows_between(self._client, topic, self._asked.from_ms, self._asked.to_ms)
             except RouteNotFoundError:
                 if topic != retry_topic(self._options.group):
                     self._chosen.remarks.append(f"no broker has topic {topic}")

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Self
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.operate.try_handler.selection import Author, batches_of, place_of_fault
+from rmqd.operate.try_handler.selection import HandlerSource, make_batches, place_of_fault
 from rmqd.runtime.child_process import ChildGoneError, ChildNotUsableError, ChildProcess, ChildRefusedError
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.messages.message import Message
@@ -75,7 +75,7 @@ MODULE: Final = "rmqd.operate.try_handler.trial_main"
 class TrialProcess(ChildProcess[None]):
     """A running process with the handler of a group. Created by `build`; ended by `end`, or by a crash."""
 
-    _author = Author("")
+    _author = HandlerSource("")
 
     @classmethod
     async def build(cls, config: RootConfig) -> Self:
@@ -184,8 +184,8 @@ class Bisection:
     _kind: Kind = "raised"
 
     async def find(self, messages: Sequence[Message]) -> BisectResult:
-        """Raises ChildNotUsableError."""
-        batches = batches_of(messages, self._size)
+        """Search for the messages that fail. Raises ChildNotUsableError."""
+        batches = make_batches(messages, self._size)
         failed, raised = await self._first_run(batches)
         if failed is None:
             return self._answer("nothing_fails", messages)
@@ -199,7 +199,7 @@ class Bisection:
         finding.raised = raised
         if finding.message is not None and len(messages) > 1 and self._has_runs_left:
             others = [one for one in messages if one is not finding.message]
-            finding.others_fail = await self._fails(batches_of(others, self._size)) is not None
+            finding.others_fail = await self._fails(make_batches(others, self._size)) is not None
         finding.runs = self._trial.runs
         return finding
 

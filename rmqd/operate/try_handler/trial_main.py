@@ -20,9 +20,9 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.assembly import assemble
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
-from rmqd.consumer.handling.handler_failures import decisions_of, given_up
+from rmqd.consumer.handling.handler_failures import decisions_of, dlq_reason
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
-from rmqd.consumer.handling.in_place_retries import give_up
+from rmqd.consumer.handling.in_place_retries import dead_letter_by_name
 from rmqd.consumer.handling.orderly import OrderlyRules
 from rmqd.consumer.services import RetryPolicy
 from rmqd.errors import ExitCode, NameServerError
@@ -38,13 +38,13 @@ from rmqd.handler_api.batch import (
     is_only,
 )
 from rmqd.handler_api.once.once_group import once_of
-from rmqd.operate.try_handler.selection import Author, place_of
+from rmqd.operate.try_handler.selection import HandlerSource, failing_line
 from rmqd.operate.try_handler.trial import CallResult, TrialDecision
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.model_options import consumer_options
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.child_process import ChildChannel
-from rmqd.runtime.event_loop import leave, run_in_loop
+from rmqd.runtime.event_loop import exit_process, run_in_loop
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.messages.message import Message, once_in_group
 
@@ -56,7 +56,7 @@ def is_failure(error: BaseException | None) -> bool:
     return error is not None and not is_only(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
 
 
-def verdicts_of(
+def trial_decisions_of(
     batch: Batch, error: BaseException | None, options: ConsumerOptions, retry_policy: RetryPolicy
 ) -> tuple[TrialDecision, ...]:
     """Return a verdict for each message of a batch."""
@@ -81,7 +81,7 @@ def _sent_back(
         return _ACKED
     if decision.outcome is Outcome.AGAIN:  # the handler was never called with this message
         return TrialDecision("retried", rest_seconds=decision.seconds)
-    if (reason := given_up(retry_policy, message, decision, group_level)) is not None:
+    if (reason := dlq_reason(retry_policy, message, decision, group_level)) is not None:
         return _given_up(reason, options)
     level = group_level if decision.delay_level is None else decision.delay_level
     return TrialDecision("retried", delay_level=retry_policy.delay_level(message, level))
@@ -103,7 +103,7 @@ class HandlerCalls:
         self._client = client = ClientInstance(config.cluster_of(group).client_options(config.state_dir))
         hooks = hooks_of(self._options)
         self._context, _ = assemble(self._options, self._handler, client, client.clock, hooks)
-        self.author = Author.of(self._handler.handle)
+        self.author = HandlerSource.of(self._handler.handle)
 
     async def start(self) -> None:
         """Learn the cluster's id, and call the handler's `start`. Raises its exceptions."""
@@ -127,15 +127,15 @@ class HandlerCalls:
         if isinstance(error, HandlerNotAwaitedError):
             raise error
         if self._options.failures is not None:
-            give_up(batch, error, self._options.failures.dead_letter_on)
-        verdicts = verdicts_of(batch, error, self._options, self._context.retry_policy)
+            dead_letter_by_name(batch, error, self._options.failures.dead_letter_on)
+        verdicts = trial_decisions_of(batch, error, self._options, self._context.retry_policy)
         if error is None:  # an exception that was raised for one message only
             error = next((one.error for one in batch.decisions().values() if one.error is not None), None)
         return CallResult(
             verdicts,
             seconds,
             None if error is None else describe(error),
-            None if error is None else place_of(error, self.author),
+            None if error is None else failing_line(error, self.author),
             is_failure(error),
             batch.closing.value if isinstance(batch, ManualBatch) and batch.closing is not None else None,
         )
@@ -179,4 +179,4 @@ async def _started(config: RootConfig) -> HandlerCalls:
 
 
 if __name__ == "__main__":
-    leave(main(int(sys.argv[1])))
+    exit_process(main(int(sys.argv[1])))

@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.consumer.handling.batch_worker import LeftTasks, take_cancellations_back
+from rmqd.consumer.handling.batch_worker import HandlerTasks, take_cancellations_back
 from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import Batch, KnownLease, OrderlyBatch
@@ -29,7 +29,7 @@ from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.worker_processes.handler_process import BatchCall, CallOutcome, WorkerHandlerSpec
 from rmqd.runtime.child_process import ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.event_loop import collect_as_memory_grows, leave, run_in_loop, settle_garbage_collection
+from rmqd.runtime.event_loop import collect_as_memory_grows, exit_process, run_in_loop, settle_garbage_collection
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.message_queue import Identity
@@ -116,7 +116,7 @@ async def _listen(
         elif request.action == "end_calls":
             calls.end_calls(working)
         elif request.action == "so_far":
-            channel.answer(request, calls.so_far())
+            channel.answer(request, calls.decisions_so_far())
         else:
             if request.action == "call":  # here, because the lock may be lost before the task starts the call
                 calls.lease = KnownLease(valid=not request.argument.is_revoked)
@@ -142,7 +142,7 @@ class _HandlerCalls:
         """Whether the handler has `end_calls`."""
         return self._handler.end_calls is not None
 
-    def so_far(self) -> CallOutcome | None:
+    def decisions_so_far(self) -> CallOutcome | None:
         """Return the decisions of the running call so far; None if no call runs."""
         return None if self._called_with is None else CallOutcome.of(self._called_with, None, is_limited=False)
 
@@ -163,7 +163,7 @@ class _HandlerCalls:
         once_in_group.set(once_of(self._order.group, lambda: self._identity))
         consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:
-            LeftTasks(self._handler).watch(working, lambda: self._called_with)
+            HandlerTasks(self._handler).watch(working, lambda: self._called_with)
         while True:
             request = await jobs.get()
             try:
@@ -214,4 +214,4 @@ class _HandlerCalls:
 
 
 if __name__ == "__main__":
-    leave(main(int(sys.argv[1])))
+    exit_process(main(int(sys.argv[1])))

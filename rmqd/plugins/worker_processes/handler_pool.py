@@ -27,7 +27,7 @@ from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import ProcessCounts
 from rmqd.plugins.worker_processes.handler_process import HandlerProcess, WorkerHandlerSpec
 from rmqd.runtime.child_process import ChildNotUsableError
-from rmqd.runtime.clock import Clock, doubled
+from rmqd.runtime.clock import Clock, backoff_of
 from rmqd.wire.messages.message import Message
 
 MAX_LOSSES: Final = 2  # a message may end so many processes before it is dead-lettered; hangs do not count
@@ -93,7 +93,7 @@ def _error(text: str, stacks: str) -> HandlerProcessLostError:
 
 log = structlog.get_logger(__name__)
 
-FIRST_REST_SECONDS: Final = 1.0
+FIRST_PAUSE_SECONDS: Final = 1.0
 LONGEST_SUSPENSION_SECONDS: Final = 60.0
 
 
@@ -254,7 +254,7 @@ class HandlerPool:
                 failure = error
             else:
                 return
-            rest, running = doubled(FIRST_REST_SECONDS, failures, LONGEST_SUSPENSION_SECONDS), self._counts.running
+            rest, running = backoff_of(FIRST_PAUSE_SECONDS, failures, LONGEST_SUSPENSION_SECONDS), self._counts.running
             log.error("handler_process.not_started", error=str(failure), running=running, retry_in_seconds=rest)
             if not running:
                 self._failure = failure
@@ -290,7 +290,7 @@ class HandlerPool:
         """Replace a process that ended while it was idle."""
         seat = self._seat_of(process)
         if seat is not None and not seat.is_busy and not self._is_ending:
-            log.error("handler_process.lost", pid=process.pid, how=process.how_now(), messages=0)
+            log.error("handler_process.lost", pid=process.pid, how=process.describe_current_end(), messages=0)
             self.lose(process, "died")
 
 

@@ -33,11 +33,11 @@ from rmqd.handler_api.batch import (
     Suspend,
     leaves_of,
 )
-from rmqd.handler_api.decisions import WAIT, asked, checked_level, checked_seconds, reason_text, wait_seconds
+from rmqd.handler_api.decisions import WAIT, checked_field, checked_level, checked_seconds, reason_text, wait_seconds
 from rmqd.runtime.child_process import ChildGoneError, ChildProcess, ChildRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs.log_setup import LogSettings, log_settings
-from rmqd.runtime.plain_text import RaisedElsewhere, text_of, traceback_of
+from rmqd.runtime.plain_text import RemoteFailure, text_of, traceback_of
 from rmqd.wire.message_queue import Identity, MessageQueue
 from rmqd.wire.messages.message import Message, running_group
 
@@ -74,11 +74,11 @@ def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteErro
     if (seconds := wait_seconds(error)) is not None:
         values[WAIT] = seconds
     if isinstance(error, Retry):
-        values["delay_level"] = asked(error, "delay_level", checked_level)
+        values["delay_level"] = checked_field(error, "delay_level", checked_level)
     if isinstance(error, DeadLetter):
-        values["reason"] = asked(error, "reason", reason_text) or ""
+        values["reason"] = checked_field(error, "reason", reason_text) or ""
     if isinstance(error, Suspend):
-        values["seconds"] = asked(error, "seconds", checked_seconds)
+        values["seconds"] = checked_field(error, "seconds", checked_seconds)
     if isinstance(error, AlreadyHandled):
         about = next((index for index, one in enumerate(batch) if one is error.message), 0)
     leaves = (
@@ -100,7 +100,7 @@ def rebuild_error(what: RemoteError, batch: Sequence[Message]) -> BaseException:
     return error
 
 
-class _StandIn(RaisedElsewhere):
+class _StandIn(RemoteFailure):
     told_text = ""
     told_shown = ""
 
@@ -216,7 +216,7 @@ def _has_no_memory(error: BaseException | None) -> bool:
 
 
 MODULE: Final = "rmqd.plugins.worker_processes.handler_main"
-SO_FAR_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
+PARTIAL_RESULT_SECONDS: Final = 1.0  # for the event loop of a process with a hung call
 POLL_SECONDS: Final = 0.2  # how often the lock of an orderly batch is checked during its call
 
 
@@ -254,10 +254,10 @@ class HandlerProcess(ChildProcess[None]):
             raise UnusableHandlerError(str(error)) from None
         return outcome
 
-    async def so_far(self) -> CallOutcome | None:
+    async def decisions_so_far(self) -> CallOutcome | None:
         """Return the decisions of the running call so far; None if the process's event loop hangs."""
         with suppress(ChildGoneError, TimeoutError):
-            async with asyncio.timeout(SO_FAR_SECONDS):
+            async with asyncio.timeout(PARTIAL_RESULT_SECONDS):
                 answer: CallOutcome | None = await self.ask("so_far")
                 return answer
         return None

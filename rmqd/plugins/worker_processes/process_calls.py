@@ -101,7 +101,7 @@ class PooledCalls:
         error = self._suspects.verdict(batch[index])
         if error is None:
             return False
-        batch.overrule(index, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
+        batch.replace_decision(index, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
         self._suspects.clear(batch[index])
         return True
 
@@ -139,7 +139,7 @@ class PooledCalls:
 
     async def _lose_dead(self, process: HandlerProcess, batch: Batch) -> ProcessLoss:
         """Replace a process that died, or closed its socket but still runs, even if the deadline passes meanwhile."""
-        how = process.how_now()
+        how = process.describe_current_end()
         try:
             how = await process.how()
         finally:
@@ -156,7 +156,7 @@ class PooledCalls:
             self._pool.lose(process, "")
             return
         try:
-            if (answer := await process.so_far()) is not None:
+            if (answer := await process.decisions_so_far()) is not None:
                 answer.take_over(batch)
             await process.kill_with_stacks()
         finally:

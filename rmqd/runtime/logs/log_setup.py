@@ -25,21 +25,21 @@ import structlog
 from structlog.typing import EventDict
 
 from rmqd.runtime.logs.log_repeats import RepeatLimiter
-from rmqd.runtime.logs.log_writer import LogWriter, escape_values, runs_the_loop, shorten_values, writer_of
+from rmqd.runtime.logs.log_writer import LogWriter, escape_values, is_event_loop_thread, shorten_values, writer_of
 from rmqd.runtime.plain_text import describe, text_of, traceback_of
 from rmqd.wire.topics import without_namespace
 
 # Limit for log lines of other code in the event loop's thread. A line takes about 40 µs, so this is a fifth of the
 # time.
 LINES_PER_SECOND: Final = 5_000
-LINES_AT_ONCE: Final = 10_000
+BURST_LINES: Final = 10_000
 
 
-class OwnHandler(logging.StreamHandler[IO[str]]):
+class RmqdLogHandler(logging.StreamHandler[IO[str]]):
     """Marks rmqd's handlers of the root logger."""
 
 
-class QueueingHandler(OwnHandler):
+class QueueingHandler(RmqdLogHandler):
     """Passes formatted lines to a writer. It holds no lock, so threads do not wait for each other's lines.
 
     Other code that logs in the event loop is limited to a rate before its lines are formatted, because heartbeats and
@@ -49,14 +49,14 @@ class QueueingHandler(OwnHandler):
     def __init__(self, writer: LogWriter) -> None:
         super().__init__(cast(IO[str], writer))
         self._writer = writer
-        self._left = float(LINES_AT_ONCE)
+        self._left = float(BURST_LINES)
         self._filled_at = time.monotonic()
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Like the standard library's method, without its lock. Returns True if the line was formatted."""
+        """Handle a record as the standard library does, without its lock. Returns True if the line was formatted."""
         if not self.filter(record):
             return False
-        if not isinstance(record.msg, dict) and runs_the_loop() and not self._may_write():
+        if not isinstance(record.msg, dict) and is_event_loop_thread() and not self._may_write():
             self._writer.drop()
             return False
         self.emit(record)
@@ -67,7 +67,7 @@ class QueueingHandler(OwnHandler):
 
     def _may_write(self) -> bool:
         now = time.monotonic()
-        self._left = min(LINES_AT_ONCE, self._left + (now - self._filled_at) * LINES_PER_SECOND)
+        self._left = min(BURST_LINES, self._left + (now - self._filled_at) * LINES_PER_SECOND)
         self._filled_at = now
         if self._left < 1:
             return False
@@ -128,7 +128,7 @@ def configure_logging(
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
     # Replace only rmqd's log handlers: a reload must not remove a plugin's handler.
-    for old in [one for one in root.handlers if isinstance(one, OwnHandler)]:
+    for old in [one for one in root.handlers if isinstance(one, RmqdLogHandler)]:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(level.upper())
@@ -167,9 +167,9 @@ def write_line(line: str) -> None:
         writer.write(f"{line}\n")
 
 
-def _own_handler(stream: IO[str] | None) -> OwnHandler:
+def _own_handler(stream: IO[str] | None) -> RmqdLogHandler:
     writer = None if stream is not None else writer_of(sys.stderr, _tell_dropped)
-    return OwnHandler(stream) if writer is None else QueueingHandler(writer)
+    return RmqdLogHandler(stream) if writer is None else QueueingHandler(writer)
 
 
 def _tell_dropped(count: int) -> None:

@@ -162,7 +162,7 @@ class LogWriter:
 
     def _wait_for_room(self, size: int) -> bool:
         """Wait for room if this thread may wait. Returns whether there is room."""
-        if threading.current_thread() is self._thread or runs_the_loop():
+        if threading.current_thread() is self._thread or is_event_loop_thread():
             return False
         while self._bytes + size > QUEUE_BYTES:
             if time.monotonic() - self._taken_at > READER_PATIENCE_SECONDS:
@@ -219,7 +219,7 @@ class LogWriter:
 _writers: dict[int, tuple[IO[str], LogWriter]] = {}
 
 
-def runs_the_loop() -> bool:
+def is_event_loop_thread() -> bool:
     """Return whether this thread is running an event loop."""
     try:
         asyncio.get_running_loop()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.source.source_offsets import ByQueue, Offsets, nested, offsets_by_queue, offsets_in
+from rmqd.spark.source.source_offsets import ByQueue, Offsets, nested_offsets, offsets_by_queue, offsets_in
 
 if TYPE_CHECKING:
     from rmqd.spark.session.hadoop_folder import HadoopFolder
@@ -42,11 +42,11 @@ class GenerationNote:
     def to_json(self) -> bytes:
         value = {
             "v": VERSION,
-            "starting": None if self.starting is None else nested(self.starting),
+            "starting": None if self.starting is None else nested_offsets(self.starting),
             "reason": self.reason,
             "told": self.told,
-            "held": nested(self.held),
-            "resets": nested(self.resets),
+            "held": nested_offsets(self.held),
+            "resets": nested_offsets(self.resets),
         }
         return json.dumps(value, indent=1).encode()
 
@@ -114,7 +114,7 @@ class CheckpointProgress:
     """End offsets of that batch; if there is none, the known start offsets of the first batch."""
 
 
-def read_done(folder: HadoopFolder, path: str, is_written: IsWritten | None = None) -> CheckpointProgress:
+def read_progress(folder: HadoopFolder, path: str, is_written: IsWritten | None = None) -> CheckpointProgress:
     """Return the progress of a checkpoint's query. Raises RmqdError if rmqd did not write the checkpoint.
 
     Spark records a batch after the sink has it, and a driver may end between the two. `is_written` checks whether the

@@ -15,11 +15,11 @@ commits of the query are between `held` and `done`. So if `stored` is above `don
 commit it.
 
 A killed broker forgets the commits of its last seconds. So `held` follows only offsets that the broker had
-FLUSHED_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
+BROKER_FLUSH_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
 missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
 killed.
 
-`moves` finds the queues whose stored offset the query did not commit.
+`moved_offsets` finds the queues whose stored offset the query did not commit.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.runtime.files import make_folder
-from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_done, read_note, write_note
+from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_note, read_progress, write_note
 from rmqd.spark.pipelines.pipeline_query import written_batches
 from rmqd.spark.session.hadoop_folder import HadoopFolder
-from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing, patiently
+from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing, retry_for
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
-from rmqd.spark.source.group_offsets import Subscribed
+from rmqd.spark.source.group_offsets import SubscribedQueues
 from rmqd.spark.source.source_offsets import ByQueue
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.wire.message_queue import MessageQueue
@@ -55,10 +55,10 @@ if TYPE_CHECKING:
     from rmqd.spark.session.group_spec import GroupSpec
 
 
-SHOWN: Final = 4
+MAX_SHOWN_QUEUES: Final = 4
 
 
-def moves(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
+def moved_offsets(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
     """Return the queues with a `stored` offset that the query cannot have committed, with that offset.
 
     `done` are the checkpoint's offsets, `held` the offsets that brokers are known to have on disk, and `stored` the
@@ -84,18 +84,18 @@ def reason_of(done: ByQueue, changed: ByQueue) -> str:
 
 
 def _changes(done: ByQueue, to: ByQueue) -> str:
-    shown = [f"{queue} from {done.get(queue, 'nowhere')} to {to[queue]}" for queue in sorted(to)[:SHOWN]]
-    return ", ".join(shown) + (f" and {len(to) - SHOWN} more queues" if len(to) > SHOWN else "")
+    shown = [f"{queue} from {done.get(queue, 'nowhere')} to {to[queue]}" for queue in sorted(to)[:MAX_SHOWN_QUEUES]]
+    return ", ".join(shown) + (f" and {len(to) - MAX_SHOWN_QUEUES} more queues" if len(to) > MAX_SHOWN_QUEUES else "")
 
 
 log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
-NOTE_SECONDS: Final = 5.0
+NOTE_INTERVAL_SECONDS: Final = 5.0
 # interval of reads of the checkpoint while brokers show no change; object stores charge for each read
-DONE_SECONDS: Final = 30.0
+CHECKPOINT_READ_SECONDS: Final = 30.0
 KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
-FLUSHED_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
+BROKER_FLUSH_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
 CHECKPOINT: Final = "checkpoint"
 _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
@@ -133,7 +133,7 @@ class Generations:
         self._spec = spec
         self._folder = folder
         self._is_written = is_written
-        self._subscribed = Subscribed(
+        self._subscribed = SubscribedQueues(
             SourceOptions(access=spec.access, topics=spec.topics, group=spec.group, include_retry_topic=True)
         )
         self._lock = threading.RLock()
@@ -148,7 +148,7 @@ class Generations:
     def current(self) -> Generation:
         """Return the generation for the next query. Call it before each query, while no other engine runs the group."""
         with self._lock:
-            return patiently(self._current, PATIENCE_SECONDS)
+            return retry_for(self._current, PATIENCE_SECONDS)
 
     def note(self, resets: ByQueue) -> None:
         """Store an operator's reset, so that it survives a crash. The next generation starts there."""
@@ -177,19 +177,19 @@ class Generations:
         with self._lock:
             if self._note.resets:
                 return self._note.resets
-            if time.monotonic() - self._done_at >= DONE_SECONDS:
+            if time.monotonic() - self._done_at >= CHECKPOINT_READ_SECONDS:
                 self._look_up_done()
             asked = self._ask_stored(self._done)
             stored = _present(asked)
             if any(at != self._done[queue] for queue, at in stored.items()):
                 self._look_up_done()  # read after the answer: by then the checkpoint has all that the query committed
             done = self._done
-            changed = moves(done, self._held, stored) or self._unheard(stored, done)
+            changed = moved_offsets(done, self._held, stored) or self._unheard(stored, done)
             if changed:
                 self.note(changed)
                 return changed
             self._look(stored, done)
-            if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_SECONDS:
+            if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_INTERVAL_SECONDS:
                 self._write(replace(self._note, held=dict(self._held)))
             answers_of_existing(asked)
             return {}
@@ -202,7 +202,7 @@ class Generations:
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = moves(done, self._held, _present(asked))  # offsets that an operator or another member has set stay
+            others = moved_offsets(done, self._held, _present(asked))  # an operator or another member set these
             wanted = {**done, **self._note.resets}
             places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
             told = self._cluster.commit(self._spec.group, places)
@@ -227,7 +227,7 @@ class Generations:
         if resets:
             self.note(resets)
         done = self._look_up_done()
-        elsewhere = moves(done, last.held, stored) if last.told else {}
+        elsewhere = moved_offsets(done, last.held, stored) if last.told else {}
         # later entries win: a reset in the note is older than a move that brokers show now, or a pending reset
         changed = {**last.resets, **elsewhere, **resets}
         changed = {queue: at for queue, at in changed.items() if queue in queues}
@@ -282,17 +282,17 @@ class Generations:
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
     def _look(self, stored: ByQueue, done: ByQueue) -> None:
-        """Raise `held` to the offsets that brokers had FLUSHED_SECONDS ago and still have.
+        """Raise `held` to the offsets that brokers had BROKER_FLUSH_SECONDS ago and still have.
 
         Both conditions are needed. A broker that does not answer may have been killed at any time since its last
         answer; a broker with a lower offset than before was killed in between.
         """
         now = time.monotonic()
         self._looks.append((now, stored, done))
-        while len(self._looks) > 1 and self._looks[1][0] <= now - FLUSHED_SECONDS:
+        while len(self._looks) > 1 and self._looks[1][0] <= now - BROKER_FLUSH_SECONDS:
             self._looks.popleft()
         at, had, _ = self._looks[0]
-        if at <= now - FLUSHED_SECONDS:
+        if at <= now - BROKER_FLUSH_SECONDS:
             self._held |= {queue: offset for queue, offset in had.items() if stored.get(queue, -1) >= offset}
 
     def _write(self, note: GenerationNote) -> None:
@@ -300,7 +300,7 @@ class Generations:
         self._note, self._noted_at = note, time.monotonic()
 
     def _look_up_done(self) -> ByQueue:
-        done = read_done(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
+        done = read_progress(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
         self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
         return self._done
 

@@ -31,7 +31,7 @@ from rmqd.daemon.groups.spark_group import DriverSpec
 from rmqd.errors import ExitCode, RmqdError
 from rmqd.runtime.child_process import ChildAnswer, ChildChannel, Request
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.event_loop import leave, run_in_loop
+from rmqd.runtime.event_loop import exit_process, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.spark import check_versions
 from rmqd.spark.engine.group_run import GroupRun, failure_of
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-FIGURES_SECONDS: Final = 10.0
+FIGURES_INTERVAL_SECONDS: Final = 10.0
 
 
 def run_group(
@@ -103,7 +103,7 @@ def report_figures(group: GroupSnapshot) -> None:
 
 async def _report_figures(run: GroupRun) -> None:
     while True:
-        await asyncio.sleep(FIGURES_SECONDS)
+        await asyncio.sleep(FIGURES_INTERVAL_SECONDS)
         logs.repeats.flush()
         report_figures(run.snapshot())
 
@@ -125,7 +125,7 @@ MAX_LINES: Final = 1000  # limit for one event; further lines are dropped
 MAX_LINE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 65536
 SETTLE_SECONDS: Final = 1.0
-MARK: Final = "-- rmqd: all that was written before is to be in the log --"
+END_OF_LOG_MARK: Final = "-- rmqd: all that was written before is to be in the log --"
 # `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
 _LEVELS: Final = {"FATAL": logging.ERROR, "ERROR": logging.ERROR, "WARN": logging.WARNING, "INFO": logging.INFO}
@@ -165,7 +165,7 @@ def settle_output() -> None:
     if not _caught.is_set():
         return
     _settled.clear()
-    os.write(2, f"\n{MARK}\n".encode())
+    os.write(2, f"\n{END_OF_LOG_MARK}\n".encode())
     _settled.wait(SETTLE_SECONDS)
 
 
@@ -200,7 +200,7 @@ class OutputLines:
         log.log(level, "spark.output_read", text=text, **source)
 
     def _take(self, line: str) -> None:
-        if line == MARK:
+        if line == END_OF_LOG_MARK:
             self.pause()
             self._settled()
         elif line.startswith("{") and (values := _event(line)) is not None:
@@ -345,4 +345,4 @@ class Driver:
 
 
 if __name__ == "__main__":
-    leave(main(int(sys.argv[1])))
+    exit_process(main(int(sys.argv[1])))

@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 
 POLL_SECONDS: Final = 20.0  # the same as for members of the local engine; sooner if a broker reports a new member
 POLL_AGAIN_SECONDS: Final = 1.0  # while another member is present
-LEAVE_SECONDS: Final = 10.0
+UNREGISTER_TIMEOUT_SECONDS: Final = 10.0
 PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 
 
@@ -98,7 +98,7 @@ class DriverMembership:
             # check before the heartbeat: if this member must leave at once, other clients need not rebalance
             await self._until_alone(EngineConflict(self.group, self.client_id, self._clock))
             self._client.register(self)
-            await self._client.heartbeat.beat()
+            await self._client.heartbeat.send_heartbeats()
             await self._until_alone(self._engine_conflict)
         except BaseException:
             await self.leave()
@@ -141,7 +141,7 @@ class DriverMembership:
             return
         running, self._running = self._running, None
         self._client.stop()
-        await asyncio.wait({running}, timeout=LEAVE_SECONDS)
+        await asyncio.wait({running}, timeout=UNREGISTER_TIMEOUT_SECONDS)
         if not running.done():
             running.cancel()
             await asyncio.wait({running})
@@ -231,7 +231,7 @@ class DriverMembership:
         ids = await get_consumer_list(remoting, address, self.group)
         if self.client_id not in ids and self.group in self._client.groups:
             # a restarted broker knows this member only after the next heartbeat; until then others cannot see it
-            await self._client.heartbeat.beat_address(address)
+            await self._client.heartbeat.send_heartbeat_to(address)
             ids = await get_consumer_list(remoting, address, self.group)
         return set(ids)
 

@@ -22,7 +22,7 @@ from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.own_threads import OneThread, call_in_loop
+from rmqd.runtime.own_threads import SingleThread, call_in_loop
 from rmqd.runtime.plain_text import describe
 from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, query_error
 from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-MOVES_SECONDS: Final = 2.0
+RESET_POLL_SECONDS: Final = 2.0
 STATUS_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
 MAX_LATE_WORKERS: Final = 5  # in a row, before the failure is raised
@@ -132,7 +132,7 @@ class GroupRun:
 
     async def _take_part(self) -> None:
         membership = self._membership = self._parts.membership(self._pushed.put_nowait, self._figures.held)
-        thread = OneThread("rmqd.spark")
+        thread = SingleThread("rmqd.spark")
         session: Any = None
         helpers: list[asyncio.Task[None]] = []
         try:
@@ -158,8 +158,8 @@ class GroupRun:
                 await self._patiently(thread.call(session.stop), "Spark")
             thread.end()
 
-    async def _run_queries(self, session: Any, thread: OneThread) -> None:
-        asking = OneThread("rmqd.spark.checkpoints")  # a separate thread, because it may wait for unreachable brokers
+    async def _run_queries(self, session: Any, thread: SingleThread) -> None:
+        asking = SingleThread("rmqd.spark.checkpoints")  # separate, because it may wait for unreachable brokers
         try:
             checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
             is_over = False
@@ -180,7 +180,7 @@ class GroupRun:
             asking.end()
 
     async def _start(
-        self, session: Any, thread: OneThread, generation: Generation, checkpoints: Generations
+        self, session: Any, thread: SingleThread, generation: Generation, checkpoints: Generations
     ) -> RunningQuery:
         pause_file = self._gate.file
 
@@ -198,13 +198,13 @@ class GroupRun:
         except Exception as error:
             raise query_error(error) from error
         if self._generation is not None and generation.number > self._generation and generation.starting is not None:
-            self._figures.moved_to(generation.starting)
+            self._figures.set_new_start(generation.starting)
         self._generation = generation.number
         self._state = "running"
         self._log.info("spark.query_started", generation=generation.number, checkpoint=generation.path)
         return RunningQuery(query, thread)
 
-    async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: OneThread) -> bool:
+    async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: SingleThread) -> bool:
         """Wait until the query ends, or must end and is drained. Return whether the group's run is over."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
@@ -263,11 +263,11 @@ class GroupRun:
         if ended.done():
             ended.result()
 
-    async def _watch_moves(self, checkpoints: Generations, asking: OneThread) -> None:
+    async def _watch_moves(self, checkpoints: Generations, asking: SingleThread) -> None:
         """Poll for operators' resets, until there is one."""
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(MOVES_SECONDS):
+                async with asyncio.timeout(RESET_POLL_SECONDS):
                     resets = await self._pushed.get()
                 await asking.call(lambda resets=resets: checkpoints.note(resets))  # type: ignore[misc]
             try:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.consumer.pauses import Pauses, PauseScope
 from rmqd.errors import RmqdError
-from rmqd.runtime.own_threads import OneThread
+from rmqd.runtime.own_threads import SingleThread
 from rmqd.spark.pipelines.pipeline_counts import BatchFailedError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class BatchGate:
 
 WAIT_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
 MAX_CHARACTERS: Final = 1000
-MAX_SAID: Final = 20_000
+MAX_ERROR_CHARACTERS: Final = 20_000
 LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable
 # The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark wraps a Java traceback
 # around it. For an error of the source it may show only this line, after its own words.
@@ -107,7 +107,7 @@ class QueryFailedError(RmqdError):
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
-        self.said = said[:MAX_SAID]
+        self.said = said[:MAX_ERROR_CHARACTERS]
 
     @property
     def is_late_worker(self) -> bool:
@@ -118,10 +118,10 @@ class QueryFailedError(RmqdError):
 class RunningQuery:
     """A query between its start and its end."""
 
-    def __init__(self, query: StreamingQuery, thread: OneThread) -> None:
+    def __init__(self, query: StreamingQuery, thread: SingleThread) -> None:
         self._query = query
         self._thread = thread
-        self._waiting = OneThread("rmqd.spark.query")
+        self._waiting = SingleThread("rmqd.spark.query")
 
     async def wait(self) -> None:
         """Wait until the query ends on its own, like a bounded query. Raises QueryFailedError."""

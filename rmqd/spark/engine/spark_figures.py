@@ -107,7 +107,7 @@ class DriverFigures:
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("handler", self._results.problem)
 
-    def claim_store_is(self, failure: str) -> None:
+    def set_claim_store_failure(self, failure: str) -> None:
         """Record why the driver cannot reach the store of `deduplicate`; `failure` is empty if it can."""
         evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
         with structlog.contextvars.bound_contextvars(group=self._options.group):
@@ -129,7 +129,7 @@ class DriverFigures:
             if name in PHASES:
                 self._phases[PHASES[name]] += milliseconds / 1000
 
-    def moved_to(self, positions: Mapping[MessageQueue, int]) -> None:
+    def set_new_start(self, positions: Mapping[MessageQueue, int]) -> None:
         """Record the offsets at which the next query starts, because an operator moved the group."""
         self._positions |= positions
         self._moved_at = self._clock.wall()

@@ -121,14 +121,14 @@ class ClaimStoreWatch:
             await self._store.renew(())
         except ClaimStoreError as error:
             if self.has_answered:
-                self._figures.claim_store_is(str(error))
+                self._figures.set_claim_store_failure(str(error))
             elif not self._is_reported:
                 self._is_reported = True
                 what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
                 self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
         else:
             self.has_answered = True
-            self._figures.claim_store_is("")
+            self._figures.set_claim_store_failure("")
 
     async def close(self) -> None:
         await self._store.close()

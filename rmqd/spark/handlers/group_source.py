@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, Pace
+from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, BatchSizer
 from rmqd.spark.session.queue_range import Filter, PullSettings
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
 from rmqd.spark.source.group_offsets import GroupOffsets
 from rmqd.spark.source.range_fetch import check_filter
 from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
@@ -89,8 +89,8 @@ class WatchedOffsets(GroupOffsets):
 
 
 FETCH_INTERVAL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
-PULLS_UNDER_WAY: Final = 8
-DRAIN_PART: Final = 4  # a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
+PULLS_IN_FLIGHT: Final = 8
+DRAIN_DIVISOR: Final = 4  # a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class GroupPlan:
     @property
     def target_seconds(self) -> float:
         """Target duration of a batch: short enough that a stop can wait for its end."""
-        return max(0.1, min(TARGET_SECONDS, self.spec.settings.shutdown_timeout_seconds / DRAIN_PART))
+        return max(0.1, min(TARGET_SECONDS, self.spec.settings.shutdown_timeout_seconds / DRAIN_DIVISOR))
 
     def source_options(self) -> SourceOptions:
         """Return the options of the source, including `spark.options`. Raises ConfigError if these are invalid.
@@ -135,7 +135,7 @@ class GroupPlan:
             pull=PullSettings(
                 group=options.group,
                 batch_size=settings.pull_batch_size,
-                in_flight=PULLS_UNDER_WAY if is_spread else 1,
+                in_flight=PULLS_IN_FLIGHT if is_spread else 1,
             ),
         )
         return with_spark_options(own, spec.name, settings)
@@ -168,7 +168,7 @@ class GroupStreamReader(RocketMQStreamReader):
     _fails_by_silent_broker = False
     _waits_for_ends = False  # the run asks Spark whether a batch is running, and a waiting poll looks like a batch
 
-    def __init__(self, plan: GroupPlan, pace: Pace | None) -> None:
+    def __init__(self, plan: GroupPlan, pace: BatchSizer | None) -> None:
         super().__init__(plan.source_options())
         self._group_plan = plan
         self._group = WatchedOffsets(self._options)
@@ -210,9 +210,9 @@ class GroupStreamReader(RocketMQStreamReader):
         queues = self._subscribed.now(cluster, all_topics=self._group_plan.starting is None)
         check_filter(cluster, options, queues)
         starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
-        committed = everyone(cluster.committed(options.group, queues - starts.keys()))
+        committed = all_answers(cluster.committed(options.group, queues - starts.keys()))
         starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
-        starts |= everyone(cluster.min_offsets(queues - starts.keys()))
+        starts |= all_answers(cluster.min_offsets(queues - starts.keys()))
         # commit, so that the start is the same if the process ends before it is in the checkpoint
         self._group.pin(starts)
         return Offsets(starts)

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from rmqd.config.model.spark_model import AVAILABLE_NOW
 from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source, note_batch_time
-from rmqd.spark.handlers.range_outcome import OnBatch, Pace, RangeOutcome
+from rmqd.spark.handlers.range_outcome import BatchSizer, OnBatch, RangeOutcome
 from rmqd.spark.session.queue_range import split_ranges
 from rmqd.spark.session.spark_cluster import cluster_of
 from rmqd.spark.source.range_fetch import ranges_of
@@ -48,11 +48,11 @@ class HandlerPlan(GroupPlan):
     slots: int
     """Number of tasks that Spark runs concurrently."""
 
-    def pace(self) -> Pace:
+    def pace(self) -> BatchSizer:
         settings = self.spec.settings
-        concurrency = settings.handler.most_calls if settings.handler is not None else 1
+        concurrency = settings.handler.max_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
-        return Pace(
+        return BatchSizer(
             # enough messages for every slot of every task, with full batches
             self.slots * calls * settings.consume_message_batch_max_size,
             fixed=self.spec.spark.max_offsets_per_trigger,
@@ -120,10 +120,10 @@ def handler_query(
         on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
 
     writer = spark.readStream.format(NAME).load().writeStream.queryName(spec.name).foreachBatch(collect)
-    return started(writer, spec, checkpoint)
+    return start_group_query(writer, spec, checkpoint)
 
 
-def started(writer: DataStreamWriter, spec: GroupSpec, checkpoint: str) -> StreamingQuery:
+def start_group_query(writer: DataStreamWriter, spec: GroupSpec, checkpoint: str) -> StreamingQuery:
     """Start a query with the group's trigger."""
     trigger = spec.spark.trigger
     if trigger == AVAILABLE_NOW:

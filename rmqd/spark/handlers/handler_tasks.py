@@ -38,10 +38,10 @@ from rmqd.handler_api.once.once_group import once_of
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.event_loop import collect_as_memory_grows, keep_running, new_loop
+from rmqd.runtime.event_loop import collect_as_memory_grows, new_loop, run_loop_until
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.handlers.range_run import RangeRun
-from rmqd.spark.session.spark_process import is_spark_worker, settle_worker_garbage
+from rmqd.spark.session.spark_process import configure_worker_gc, is_spark_worker
 from rmqd.wire.messages.message import once_in_group
 from rmqd.wire.topics import retry_topic
 
@@ -109,7 +109,7 @@ def handler_process(spec: GroupSpec, key: str) -> TaskHandler:
         except BaseException:
             del _processes[whole_key]
             raise
-        settle_worker_garbage()
+        configure_worker_gc()
     return found
 
 
@@ -164,7 +164,7 @@ class TaskHandler:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _serve(self) -> None:
-        keep_running(self._loop, lambda: self._is_over)
+        run_loop_until(self._loop, lambda: self._is_over)
         self._loop.close()
 
     async def _start(self) -> None:

@@ -71,14 +71,14 @@ OnBatch = Callable[[int, list[RangeOutcome]], None]
 
 TARGET_SECONDS: Final = 2.0
 GROWTH: Final = 8
-LATE: Final = 2  # a batch is late if it takes this many times the target
+LATE_FACTOR: Final = 2  # a batch is late if it takes this many times the target
 CAREFUL_GROWTH: Final = 2  # limit of growth after a batch that took too long for an unknown reason
-LARGEST: Final = 10_000_000
+MAX_BATCH_MESSAGES: Final = 10_000_000
 _MEMORY: Final = 0.6  # weight of a batch relative to the next batch
 _MIN_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
 
 
-class Pace:
+class BatchSizer:
     """Sizes batches by the duration of the last ones. Times are monotonic, in seconds."""
 
     def __init__(
@@ -119,7 +119,7 @@ class Pace:
         self._began = None
         if seconds is None:
             seconds = now - began_at
-        is_late = seconds > LATE * self._target
+        is_late = seconds > LATE_FACTOR * self._target
         # the first batch includes the start of processes
         if self._is_fixed or not count or (is_late and self._costs.is_new):
             self._costs.is_new = False
@@ -132,7 +132,7 @@ class Pace:
             if is_late or seconds > self._target:
                 self._size = max(self._least, min(fits, self._size * CAREFUL_GROWTH) // (2 if self._halves else 1))
         elif count >= self._size:
-            self._size = min(fits, self._size * (CAREFUL_GROWTH if is_late else GROWTH), LARGEST)
+            self._size = min(fits, self._size * (CAREFUL_GROWTH if is_late else GROWTH), MAX_BATCH_MESSAGES)
 
 
 class _Costs:
@@ -166,4 +166,4 @@ class _Costs:
         n, t = self._n / self._weight, self._t / self._weight
         # until the parts are separated, the whole duration counts as the fixed part
         each = 0.0 if self.own_seconds is None else max(0.0, t - self.own_seconds) / n
-        return LARGEST if each * LARGEST <= seconds else max(1, int(seconds / each))
+        return MAX_BATCH_MESSAGES if each * MAX_BATCH_MESSAGES <= seconds else max(1, int(seconds / each))

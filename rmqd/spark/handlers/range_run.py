@@ -45,7 +45,7 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled:
+class PulledResponse:
     """A response in order: offsets from `low` to before `high` are settled; `block` has their messages, if any."""
 
     low: int
@@ -72,7 +72,7 @@ class RangePulls:
         # key: opaque; when the pull was sent, and its response
         self._pulls: dict[int | None, tuple[float, asyncio.Future[RemotingCommand]]] = {}
 
-    async def take(self) -> Pulled | ResetByOperator | None:
+    async def take(self) -> PulledResponse | ResetByOperator | None:
         """Wait for the first response and return it; None if its pull must be repeated.
 
         Raises DataLossError if `fail_on_data_loss` is set, and RmqdError if no replica answers for `patience_seconds`.
@@ -110,7 +110,7 @@ class RangePulls:
             reply = self._connection.call(_PULL, opaque, frame, timeout_seconds)
             self._pulls[opaque] = time.monotonic(), reply
 
-    async def _settle(self, reply: RemotingCommand, asked_at: float) -> Pulled | ResetByOperator | None:
+    async def _settle(self, reply: RemotingCommand, asked_at: float) -> PulledResponse | ResetByOperator | None:
         block, cut_at = None, None
         if reply.code == _FOUND:
             namespace = self._client.options.namespace
@@ -127,7 +127,7 @@ class RangePulls:
             self.largest_bytes = max(self.largest_bytes, block.size_bytes)
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             block.min_offset, block.max_offset = header.min_offset, header.max_offset
-        return Pulled(decision.low, decision.high, block, time.monotonic() - asked_at)
+        return PulledResponse(decision.low, decision.high, block, time.monotonic() - asked_at)
 
     def _disconnect(self, error: RmqdError) -> None:
         """Pull over another connection from now on. Other users of the client may keep using this one."""
@@ -214,7 +214,7 @@ class RangeRun:
         self.reset_to = reset_to
         self.queue.start_release()
 
-    async def _put(self, pulled: Pulled, block: MessageBlock) -> None:
+    async def _put(self, pulled: PulledResponse, block: MessageBlock) -> None:
         end = pulled.high
         for corrupt in block.corrupt:
             if pulled.low <= corrupt.message.queue_offset < end and await self._set_aside(corrupt):

@@ -44,7 +44,7 @@ from rmqd.spark.session.hadoop_folder import FileFacts
 
 log = structlog.get_logger(__name__)
 
-COMPACTIONS: Final = ".compactions"
+COMPACTIONS_FOLDER: Final = ".compactions"
 """A name in the staging folder; not a valid group name."""
 _PLAN: Final = "plan.json"
 _BATCHES: Final = "batches"
@@ -211,7 +211,7 @@ class Compactions:
         """Both are a `HadoopFolder`; tests use folders without a JVM."""
         self._folder = folder
         self._staging = staging
-        self._batches = CompactedBatches(staging, f"{COMPACTIONS}/{_BATCHES}")
+        self._batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
 
     def compact(self, chunk: Chunk, write: Callable[[str], int]) -> CompactionPlan | None:
         """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError.
@@ -219,7 +219,7 @@ class Compactions:
         `write` writes their rows to a folder below the staging folder, and returns their number.
         """
         compaction = uuid.uuid4().hex
-        ours = f"{COMPACTIONS}/{compaction}"
+        ours = f"{COMPACTIONS_FOLDER}/{compaction}"
         rows = write(f"{ours}/{_WRITTEN}")
         facts = self._staging.facts(f"{ours}/{_WRITTEN}")
         written = [path for path in facts if path.endswith(_ENDING)]
@@ -238,10 +238,10 @@ class Compactions:
 
     def settle(self) -> None:
         """Carry out the plans of all processes, which may still be running or were killed."""
-        for compaction in self._staging.names(COMPACTIONS):
+        for compaction in self._staging.names(COMPACTIONS_FOLDER):
             if compaction == _BATCHES:
                 continue
-            name = f"{COMPACTIONS}/{compaction}/{_PLAN}"
+            name = f"{COMPACTIONS_FOLDER}/{compaction}/{_PLAN}"
             if not self._staging.exists(name):
                 self._put_back(compaction)
                 continue
@@ -259,7 +259,7 @@ class Compactions:
         still be running.
         """
         for compaction in self.unsettled():
-            ours = f"{COMPACTIONS}/{compaction}"
+            ours = f"{COMPACTIONS_FOLDER}/{compaction}"
             facts = self._staging.facts(ours)
             is_kept = any(path == f"{ours}/{_PLAN}" or path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
             if facts and not is_kept and all(one.modified_ms < now_ms - _DAY_MS for one in facts.values()):
@@ -268,7 +268,7 @@ class Compactions:
 
     def unsettled(self) -> frozenset[str]:
         """Return the compactions that left files."""
-        return frozenset(self._staging.names(COMPACTIONS)) - {_BATCHES}
+        return frozenset(self._staging.names(COMPACTIONS_FOLDER)) - {_BATCHES}
 
     def last_batch(self, query: str) -> int:
         """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
@@ -284,7 +284,7 @@ class Compactions:
 
     def _carry_out(self, plan: CompactionPlan, compaction: str) -> bool:
         """Finish a compaction, even if other processes work on it. Return whether the new file is in the folder."""
-        ours = f"{COMPACTIONS}/{compaction}"
+        ours = f"{COMPACTIONS_FOLDER}/{compaction}"
         is_done = self._staging.exists(f"{ours}/{_DONE}")
         if not is_done and self._staging.exists(f"{ours}/{plan.written}"):
             if self._take_all(plan, ours):
@@ -311,7 +311,7 @@ class Compactions:
 
     def _put_back(self, compaction: str) -> None:
         """Move the files that an undone compaction took back into the folder."""
-        taken = f"{COMPACTIONS}/{compaction}/{_TAKEN}/"
+        taken = f"{COMPACTIONS_FOLDER}/{compaction}/{_TAKEN}/"
         for path in self._staging.files(taken.removesuffix("/")):
             self._moved(path, self._folder, path.removeprefix(taken))
 

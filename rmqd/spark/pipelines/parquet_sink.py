@@ -260,10 +260,10 @@ def use_microseconds(session: SparkSession) -> None:
 
 def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
     folder = HadoopFolder(spark, sink.path)
-    return folder, HadoopFolder(spark, sink.staging) if sink.staging else staging_beside(folder)
+    return folder, HadoopFolder(spark, sink.staging) if sink.staging else default_staging(folder)
 
 
-def staging_beside(folder: HadoopFolder) -> HadoopFolder:
+def default_staging(folder: HadoopFolder) -> HadoopFolder:
     """Return the default staging folder. It is outside the output folder, because readers take all files in there.
 
     Raises RmqdError for the top of a file system, which has no sibling.

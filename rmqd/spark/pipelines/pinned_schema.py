@@ -22,9 +22,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.queue_queries import patiently
-from rmqd.spark.session.spark_cluster import cluster_of, everyone
-from rmqd.spark.source.group_offsets import Subscribed
+from rmqd.spark.session.queue_queries import retry_for
+from rmqd.spark.session.spark_cluster import all_answers, cluster_of
+from rmqd.spark.source.group_offsets import SubscribedQueues
 from rmqd.spark.source.range_fetch import ranges_of, read_ranges
 from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SCHEMA, has_inferred_schema
@@ -57,7 +57,7 @@ def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
             if names is None:
                 return None
             found |= names
-    except (Py4JError, PySparkException) as error:  # these methods of Spark are not public
+    except (Py4JError, PySparkException) as error:  # the methods called above are not public in Spark
         log.warning("spark.all_columns_read", error=str(error).partition("\n")[0])
         return None
     return found
@@ -106,11 +106,11 @@ def _names(attributes: Any) -> frozenset[str]:
 
 
 FILE: Final = "value_schema.json"
-LOOKED_AT: Final = 10_000
+MAX_SAMPLE_MESSAGES: Final = 10_000
 """Size of the sample: the first messages that the group will read, or if there are none, the messages before."""
 
 
-LOOKED_AT_BYTES: Final = 64 << 20
+MAX_SAMPLE_BYTES: Final = 64 << 20
 """Approximate limit for the size of the sampled bodies, in bytes."""
 
 
@@ -150,7 +150,7 @@ def _kept(folder: HadoopFolder) -> str:
 def _inferred(
     group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: HadoopFolder
 ) -> str:
-    bodies = patiently(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
+    bodies = retry_for(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
     try:
         kind, told = infer_kind(bodies)
     except TooManyFieldsError as error:
@@ -174,11 +174,11 @@ def _inferred(
 
 def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) -> list[bytes]:
     cluster = cluster_of(options.access)
-    queues = Subscribed(options).now(cluster)
-    lows, ends = everyone(cluster.min_offsets(queues)), everyone(cluster.max_offsets(queues))
-    committed = everyone(cluster.committed(options.group, queues - starting.keys()))
+    queues = SubscribedQueues(options).now(cluster)
+    lows, ends = all_answers(cluster.min_offsets(queues)), all_answers(cluster.max_offsets(queues))
+    committed = all_answers(cluster.committed(options.group, queues - starting.keys()))
     at = {queue: starting.get(queue, committed.get(queue)) for queue in queues}
-    each = max(1, LOOKED_AT // max(1, len(queues)))
+    each = max(1, MAX_SAMPLE_MESSAGES // max(1, len(queues)))
     spans: dict[MessageQueue, tuple[int, int]] = {}
     for queue, low in lows.items():
         first = at[queue]
@@ -195,6 +195,6 @@ def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) 
             bodies = [body for body in batch.column("body").to_pylist() if body is not None]
             found += bodies
             size += sum(map(len, bodies))
-            if size >= LOOKED_AT_BYTES // len(ranges):
+            if size >= MAX_SAMPLE_BYTES // len(ranges):
                 break
     return found

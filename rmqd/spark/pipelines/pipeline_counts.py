@@ -64,8 +64,8 @@ def _offsets(value: object) -> Offsets:
     return offsets_in(value) or Offsets({})
 
 
-LOST: Final = "rmqd_lost"
-LOST_DDL: Final = f"{LOST} bigint"
+LOST_COLUMN: Final = "rmqd_lost"
+LOST_DDL: Final = f"{LOST_COLUMN} bigint"
 
 
 def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -77,29 +77,29 @@ def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema)
         lost = yield from read
 
     for batch in batches():
-        yield batch.append_column(LOST, pa.nulls(len(batch), pa.int64()))
+        yield batch.append_column(LOST_COLUMN, pa.nulls(len(batch), pa.int64()))
     if lost:
         message = [pa.nulls(1, column.type) for column in schema]
-        yield pa.RecordBatch.from_arrays([*message, pa.array([lost])], [*schema.names, LOST])
+        yield pa.RecordBatch.from_arrays([*message, pa.array([lost])], [*schema.names, LOST_COLUMN])
 
 
 def messages_of(frame: DataFrame) -> DataFrame:
     """Remove the rows of lost messages, and their column."""
-    return frame.where(f"{LOST} IS NULL").drop(LOST)
+    return frame.where(f"{LOST_COLUMN} IS NULL").drop(LOST_COLUMN)
 
 
-OBSERVED: Final = "rmqd_read"
+OBSERVED_NAME: Final = "rmqd_read"
 
 
-def observed(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
+def with_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
     """Return the frame with Spark metrics: readable and corrupt rows for each topic, and lost messages."""
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
-    counts = [f.sum(LOST).alias(LOST)]
+    counts = [f.sum(LOST_COLUMN).alias(LOST_COLUMN)]
     for number, topic in enumerate(topics):
         is_of = f.col("topic") == topic
         counts.append(f.count_if(is_of & ~is_corrupt).alias(f"good_{number}"))
         counts.append(f.count_if(is_of & is_corrupt).alias(f"corrupt_{number}"))
-    return frame.observe(OBSERVED, *counts)
+    return frame.observe(OBSERVED_NAME, *counts)
 
 
 def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = "") -> list[RangeOutcome]:
@@ -107,7 +107,7 @@ def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespa
 
     A topic's rows count with its first range, and the lost messages of all ranges with the first range.
     """
-    row = progress.observedMetrics.get(OBSERVED)
+    row = progress.observedMetrics.get(OBSERVED_NAME)
     counts = row.asDict() if row is not None else {}
     snapshots = {}
     for number, topic in enumerate(topics):
@@ -121,6 +121,6 @@ def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespa
         ranges = _offsets(source.startOffset).ranges(_offsets(source.endOffset))
         for queue, (start, end) in sorted(ranges.items()):
             counted = (snapshots.pop(queue.topic),) if queue.topic in snapshots else ()
-            lost = 0 if outcomes else counts.get(LOST) or 0
+            lost = 0 if outcomes else counts.get(LOST_COLUMN) or 0
             outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topics=counted, lost=lost))
     return outcomes

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, InputParti
 from pyspark.sql.types import StructType
 
 from rmqd.errors import RmqdError, install_command
-from rmqd.handler_api.destinations.upsert_sql import PLACE
+from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
 from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source
-from rmqd.spark.handlers.handler_query import started
-from rmqd.spark.handlers.range_outcome import Pace
+from rmqd.spark.handlers.handler_query import start_group_query
+from rmqd.spark.handlers.range_outcome import BatchSizer
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
 from rmqd.spark.pipelines.pinned_schema import note_used_columns, noted_columns, used_columns, with_pinned_schema
 from rmqd.spark.pipelines.pipeline_counts import (
@@ -26,7 +26,7 @@ from rmqd.spark.pipelines.pipeline_counts import (
     BatchFailedError,
     MicroBatch,
     messages_of,
-    observed,
+    with_counts,
     with_lost_row,
 )
 from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
@@ -66,12 +66,12 @@ class PipelinePlan(GroupPlan):
         options = GroupPlan.source_options(self)  # super() fails in a dataclass with slots
         return options if self.value is None else replace(options, value=self.value)
 
-    def pace(self) -> Pace | None:
+    def pace(self) -> BatchSizer | None:
         """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
         config = self.spec.spark
         if config.trigger and not config.max_offsets_per_trigger:
             return None
-        return Pace(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
+        return BatchSizer(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
 
 
 def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str) -> type[DataSource]:
@@ -87,7 +87,7 @@ def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None
 
 
 class PipelineStreamReader(GroupStreamReader):
-    """Its tasks decode only the columns that the pipeline uses, and report lost messages."""
+    """The reader of a pipeline: its tasks decode only the columns that the pipeline uses, and report lost messages."""
 
     def __init__(self, plan: PipelinePlan) -> None:
         super().__init__(plan, plan.pace())
@@ -98,7 +98,7 @@ class PipelineStreamReader(GroupStreamReader):
 
 
 def bound_sink(options: SinkOptions) -> type[DataSource]:
-    """Return the sink of one group, to be registered. It takes no options, for the same reason as the source."""
+    """Return the sink of one group, to be registered. It takes no options: Spark would display them with secrets."""
 
     class PipelineSink(DataSource):
         @classmethod
@@ -161,7 +161,7 @@ class TopicSink:
         self._options = dict(options)
 
     def prepare(self, schema: StructType) -> None:
-        """Raises ConfigError with the problems of options and columns."""
+        """Check options and columns. Raises ConfigError with all problems."""
         checked = make_options(self._options, schema, overwrite=False, otherwise=self._spec.access)
         sink = self._spec.settings.sink
         leaves_out = sink is not None and sink.bad_rows == "leave_out"
@@ -206,7 +206,7 @@ def pipeline_query(
     assert settings.sink is not None
     namespace = spec.client_options.namespace
     spark.dataSource.register(pipeline_source(spec, starting, pause_file))
-    read = messages_of(observed(spark.readStream.format(NAME).load(), spec.topics))
+    read = messages_of(with_counts(spark.readStream.format(NAME).load(), spec.topics))
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
@@ -215,20 +215,20 @@ def pipeline_query(
     note_used_columns(pause_file, used_columns(frame, NAME))
     sink = make_sink(spark, spec)
     keeps_place = settings.sink.format in ("postgresql", "rocketmq")
-    sink.prepare((frame if keeps_place else frame.drop(PLACE)).schema)
+    sink.prepare((frame if keeps_place else frame.drop(PLACE_COLUMN)).schema)
     plans = HadoopFolder(spark, checkpoint)
 
     def write(batch_frame: DataFrame, batch_id: int) -> None:
         query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
         batch = MicroBatch(query, batch_id, plans.read(f"offsets/{batch_id}"))
         try:
-            sink.write(batch_frame if keeps_place else batch_frame.drop(PLACE), batch)
+            sink.write(batch_frame if keeps_place else batch_frame.drop(PLACE_COLUMN), batch)
         except Exception as error:
             former = plans.read(f"offsets/{batch_id - 1}") if batch_id else b""
             raise BatchFailedError(batch.messages_since(former)) from error
 
     writer = frame.writeStream.queryName(spec.name).outputMode(settings.sink.output_mode).foreachBatch(write)
-    return started(writer, spec, checkpoint)
+    return start_group_query(writer, spec, checkpoint)
 
 
 def _plain(frame: DataFrame, namespace: str) -> DataFrame:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-CONF: Final = (
+DELTA_CONF: Final = (
     "{spark.jars.packages: 'io.delta:delta-spark_4.2_2.13:VERSION', "
     f"spark.sql.extensions: {EXTENSION}, spark.sql.catalog.spark_catalog: {CATALOG}}}"
 )
@@ -66,7 +66,7 @@ class DeltaTable:
         if not _has_class(_java(self._spark), EXTENSION):
             raise RmqdError(
                 "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
-                f"use parquet, or set spark.conf: {CONF} with a version for this Spark"
+                f"use parquet, or set spark.conf: {DELTA_CONF} with a version for this Spark"
             )
         problems: list[object] = [
             f"sink.{key}: the pipeline's rows have no column {name}; expected one of {', '.join(schema.fieldNames())}"
@@ -234,7 +234,7 @@ class JdbcTable:
         self._may_be_repeated = True
 
     def prepare(self, schema: StructType) -> None:
-        """Raises RmqdError if the database is unreachable."""
+        """Check the columns and the connection. Raises ConfigError, and RmqdError if the database is unreachable."""
         if self._column in schema.fieldNames():
             raise ConfigError([f"sink.batch_column: the pipeline's rows already have a column {self._column}"])
         self._ask(lambda connection: None)

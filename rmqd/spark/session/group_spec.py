@@ -20,7 +20,7 @@ from rmqd.errors import ConfigError
 from rmqd.plugins.model_options import consumer_options, load_runnable
 from rmqd.spark import check_versions, register
 from rmqd.spark.prepare import prepare
-from rmqd.spark.session.spark_access import Access, option_text
+from rmqd.spark.session.spark_access import ClientAccess, option_text
 from rmqd.spark.source.source_options import check_spark_options
 from rmqd.wire.topics import wrap_namespace
 
@@ -41,7 +41,7 @@ DEFAULTS: Final = {
 # a driver in the same process as its executors need not be reachable from other machines
 LOCAL_DEFAULTS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 # a second copy of a task would handle messages twice; the configuration rejects other values
-FIXED: Final = {"spark.speculation": "false"}
+FIXED_CONF: Final = {"spark.speculation": "false"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class GroupSpec:
         return self.config.cluster_of(self.name).client_options(self.config.state_dir)
 
     @property
-    def access(self) -> Access:
-        return Access(self.client_options)
+    def access(self) -> ClientAccess:
+        return ClientAccess(self.client_options)
 
     @property
     def options(self) -> ConsumerOptions:
@@ -132,7 +132,7 @@ def _from_here(place: str) -> str:
 
 def session_conf(spec: GroupSpec) -> dict[str, str]:
     own = {name: option_text(value) for name, value in spec.spark.conf.items()}
-    return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED}
+    return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED_CONF}
 
 
 def build_session(spec: GroupSpec) -> SparkSession:

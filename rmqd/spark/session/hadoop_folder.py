@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LEFT_MS: Final = 24 * 3600 * 1000  # age of an abandoned file: writes take seconds, but clocks may differ by hours
+ABANDONED_MS: Final = 24 * 3600 * 1000  # age of an abandoned file: writes take seconds, but clocks may differ by hours
 # excludes the files that `_replace` renamed aside, which may be the only copies
 _TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
 EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
@@ -170,7 +170,7 @@ class HadoopFolder:
         }
         now_ms = modified_ms.get(temporary.rpartition("/")[2], 0)
         for name, written_ms in modified_ms.items():
-            if now_ms - written_ms > LEFT_MS:
+            if now_ms - written_ms > ABANDONED_MS:
                 self.delete(f"{folder}/{name}" if folder else name)
 
     def _rename(self, source: Any, destination: Any) -> bool:

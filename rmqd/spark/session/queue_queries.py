@@ -52,7 +52,7 @@ class MasterAwayError(RemotingError):
 
 
 # errors that do not go away after a moment
-AWAY: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
+UNAVAILABLE_ERRORS: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class QueueResponses(Generic[T]):
     @property
     def away(self) -> frozenset[MessageQueue]:
         """Queues whose topic, broker or master is in no route. The other answers are complete without them."""
-        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, AWAY))
+        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, UNAVAILABLE_ERRORS))
 
     @property
     def failures(self) -> list[RmqdError]:
         """The errors of all other queues without an answer."""
-        return [error for error in self.failed.values() if not isinstance(error, AWAY)]
+        return [error for error in self.failed.values() if not isinstance(error, UNAVAILABLE_ERRORS)]
 
 
 def answers_of_existing(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
@@ -85,18 +85,18 @@ log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 0.5
 # final errors: waiting does not create a topic, change its type or bring a message back
-ANSWERS: Final = (
+ANSWER_ERRORS: Final = (
     RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError, UnknownTopicKindError,
 )  # fmt: skip
 
 
-def patiently(ask: Callable[[], T], seconds: float) -> T:
+def retry_for(ask: Callable[[], T], seconds: float) -> T:
     """Call `ask`, and repeat it while it raises an RmqdError, for a limited time. Raises the last error."""
     until = time.monotonic() + seconds
     while True:
         try:
             return ask()
-        except ANSWERS:
+        except ANSWER_ERRORS:
             raise
         except RmqdError as error:
             if time.monotonic() + RETRY_SECONDS > until:

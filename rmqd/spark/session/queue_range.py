@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.wire.acl import Credentials
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL, tag_subscription
 from rmqd.wire.headers.pull_headers import PullRequestTemplate
@@ -73,7 +73,7 @@ class QueueRange:
     queue: MessageQueue
     start: int
     end: int
-    access: Access
+    access: ClientAccess
     replicas: tuple[Replica, ...] = ()
     subscription: Filter = field(default_factory=Filter)
     pull: PullSettings = field(default_factory=PullSettings)

@@ -74,7 +74,7 @@ def suggest_name(wrong: str, names: Sequence[str]) -> str:
     return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"
 
 
-def positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """Return a number above 0. Raises ValueError with the expected value, like all parsers below."""
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(f"{text!r} is not valid; expected a number above 0")
@@ -126,7 +126,7 @@ _NEEDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ClientAccess:
     """The settings of a client. Picklable. `has_references`: secrets are references, as in options."""
 
     options: ClientOptions
@@ -158,7 +158,7 @@ class Access:
         return Credentials(options.access_key, options.secret_key, options.security_token)
 
 
-def read_access(given: GivenOptions) -> Access:
+def read_access(given: GivenOptions) -> ClientAccess:
     """Return the access that the options in NAMES describe. Problems are recorded in `given`."""
     values = given.values
     if "nameserver" not in values:
@@ -193,7 +193,7 @@ def read_access(given: GivenOptions) -> Access:
         security_token=values.get("securityToken", ""),
         tls=tls,
     )
-    return Access(options, has_references=True)
+    return ClientAccess(options, has_references=True)
 
 
 def _value(name: str, text: str) -> str:

@@ -40,7 +40,7 @@ from rmqd.errors import LightQueueError, ProtocolError, RmqdError, RouteNotFound
 from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import (
-    AWAY,
+    UNAVAILABLE_ERRORS,
     Ask,
     MasterAwayError,
     QueueResponses,
@@ -52,7 +52,7 @@ from rmqd.spark.session.queue_queries import (
     pending_reset,
 )
 from rmqd.spark.session.queue_range import Filter, Replica
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_process import log_to_stderr
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.message_queue import MessageQueue
@@ -65,14 +65,14 @@ T = TypeVar("T")
 
 DEADLINE_SECONDS: Final = 20.0  # limit for queries of many queues; each request has a limit of 3 s
 ROUTE_SECONDS: Final = 1.0
-SINGLY_SECONDS: Final = 60.0
+SINGLE_QUERIES_SECONDS: Final = 60.0
 """How long queues are queried one by one after their broker failed to answer for the topic."""
 
-_clusters: dict[tuple[int, Access], Cluster] = {}
+_clusters: dict[tuple[int, ClientAccess], Cluster] = {}
 _lock = threading.Lock()
 
 
-def cluster_of(access: Access) -> Cluster:
+def cluster_of(access: ClientAccess) -> Cluster:
     """Return this process's client of a cluster. Raises RmqdError if a required secret or file is missing."""
     with _lock:
         key = os.getpid(), access
@@ -94,7 +94,7 @@ class Cluster:
     Methods block, may be called in any thread, and raise RmqdError unless they return `QueueResponses`.
     """
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClientAccess) -> None:
         log_to_stderr()
         options = access.client_options()
         self._looked_at: dict[str, float] = {}
@@ -269,15 +269,15 @@ class Cluster:
     ) -> list[MessageQueue]:
         """Query the queues of one topic on one broker together. Return the queues without an answer."""
         key = queues[0].broker_name, queues[0].topic
-        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLY_SECONDS:
+        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLE_QUERIES_SECONDS:
             return queues
         told = await self._asked(queues[:1], ends_of_topic, of_slaves=False)
         for error in told.failed.values():
-            if not isinstance(error, AWAY):
+            if not isinstance(error, UNAVAILABLE_ERRORS):
                 self._singly_since[key] = time.monotonic()
-            if isinstance(error, (*AWAY, BrokerError, ProtocolError)):
+            if isinstance(error, (*UNAVAILABLE_ERRORS, BrokerError, ProtocolError)):
                 return queues
-            answers.failed.update(dict.fromkeys(queues, error))  # single queues would not be answered either
+            answers.failed.update(dict.fromkeys(queues, error))  # requests for single queues would fail as well
             return []
         (table,) = told.found.values()
         answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})
@@ -361,7 +361,7 @@ async def _refused(asking: Awaitable[object]) -> RmqdError | None:
     return None
 
 
-def everyone(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+def all_answers(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
     """Return the answers for all queues. Raises the first error if there is one."""
     for error in answers.failed.values():
         raise error

@@ -60,7 +60,7 @@ def freeze_imports() -> None:
         gc.freeze()
 
 
-def settle_worker_garbage() -> None:
+def configure_worker_gc() -> None:
     """Set up garbage collection in a process that runs only a handler. Called whenever a handler has started."""
     if is_spark_worker():
         from rmqd.runtime.event_loop import settle_garbage_collection  # brings uvloop, which other workers do not need

@@ -16,9 +16,9 @@ from pyarrow import types
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import ConfigError, InvalidMessageError
-from rmqd.handler_api.destinations.upsert_sql import PLACE, PLACE_COLUMNS
+from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN, PLACE_COLUMNS
 from rmqd.spark.session import spark_access as access
-from rmqd.spark.session.spark_access import Access, GivenOptions, milliseconds, positive, suggest_name
+from rmqd.spark.session.spark_access import ClientAccess, GivenOptions, milliseconds, parse_positive, suggest_name
 from rmqd.spark.source.source_columns import COLUMNS
 from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import check_topic, wrap_namespace
@@ -27,11 +27,11 @@ NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableTolerance
 MAX_IN_FLIGHT: Final = 1024
 _FIELDS: Final = {
     "topic": ("topic", check_topic),
-    "sendParallelism": ("in_flight", lambda text: min(positive(text), MAX_IN_FLIGHT)),
+    "sendParallelism": ("in_flight", lambda text: min(parse_positive(text), MAX_IN_FLIGHT)),
     "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
 }
 """Fields of SinkOptions that a single option sets."""
-SPARKS_OWN: Final = frozenset(("path", "queryname", "checkpointlocation"))
+SPARK_OPTIONS: Final = frozenset(("path", "queryname", "checkpointlocation"))
 _TEXT: Final = ("string",)
 _NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
 # name: (valid SQL types, content)
@@ -53,7 +53,7 @@ SINK_COLUMNS: Final = {
 class SinkOptions:
     """Destination and concurrency of a sink. `topic` is empty if a column gives it."""
 
-    access: Access
+    access: ClientAccess
     topic: str = ""
     in_flight: int = 64
     tolerance_seconds: float = 60.0
@@ -62,13 +62,13 @@ class SinkOptions:
 
 
 def parse_sink_options(
-    values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool, otherwise: Access | None = None
+    values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool, otherwise: ClientAccess | None = None
 ) -> SinkOptions:
     """Read the options of `save()` or `start()`, and check the columns, given as names and SQL types.
 
     `otherwise` is the default access to RocketMQ. Raises ConfigError with a line for each problem.
     """
-    given = GivenOptions(values, NAMES, unknown="the sink has no such option", passed_over=SPARKS_OWN)
+    given = GivenOptions(values, NAMES, unknown="the sink has no such option", passed_over=SPARK_OPTIONS)
     problems = given.problems
     if otherwise is None or any(name in given.values for name in access.NAMES):
         otherwise = access.read_access(given)
@@ -91,7 +91,7 @@ def column_problems(columns: Mapping[str, str]) -> list[str]:
             accepted = SINK_COLUMNS[name][0]
             if type_name not in accepted:
                 problems.append(f"column {name}: is {type_name}; expected {', '.join(accepted)}")
-        elif name not in (*COLUMNS, PLACE):
+        elif name not in (*COLUMNS, PLACE_COLUMN):
             problems.append(f"column {name}: the sink has no such column; {suggest_name(name, tuple(SINK_COLUMNS))}")
     return problems
 
@@ -140,16 +140,16 @@ def rows_of(batch: pa.RecordBatch, options: SinkOptions, origin: TaskOrigin, fir
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
     marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
-    places = zip(*places_of(batch), strict=True)
+    places = zip(*message_places(batch), strict=True)
     for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first):
         row, marked = dict(zip(columns, values, strict=True)), {**marks, SEQUENCE: str(number)}
         try:
             yield _row(row, options.topic, marked, options.access.options.namespace, place)
         except ValueError as error:
-            refuse(place, marked, error, options)
+            skip_or_raise(place, marked, error, options)
 
 
-def refuse(place: Sequence[Any], marks: Mapping[str, str], error: Exception, options: SinkOptions) -> None:
+def skip_or_raise(place: Sequence[Any], marks: Mapping[str, str], error: Exception, options: SinkOptions) -> None:
     """Skip a row and log it, or raise InvalidMessageError, depending on the options."""
     is_known = bool(place) and place[-1] is not None
     name = place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
@@ -195,11 +195,11 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-def places_of(batch: pa.RecordBatch) -> list[list[Any]]:
+def message_places(batch: pa.RecordBatch) -> list[list[Any]]:
     """Return the messages of a batch's rows, by `PLACE_COLUMNS`; None for fields that the pipeline dropped."""
     found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
-    if PLACE in batch.schema.names:
-        place = batch.column(PLACE)
+    if PLACE_COLUMN in batch.schema.names:
+        place = batch.column(PLACE_COLUMN)
         found = {field.name: place.field(field.name) for field in place.type}
     kinds = (types.is_string, types.is_string, types.is_integer, types.is_integer)
     return [
@@ -212,6 +212,6 @@ def place_text(place: Sequence[Any]) -> str:
     """Return the text that identifies a rejected row in errors, by its message."""
     topic, broker, queue_id, offset = place
     if offset is None:
-        return f"a row of an unknown message, because the pipeline's rows have no column {PLACE}"
+        return f"a row of an unknown message, because the pipeline's rows have no column {PLACE_COLUMN}"
     at = f" of {broker}" if broker else ""
     return f"the row of topic {topic}, queue {queue_id}{at}, offset {offset}"

@@ -25,14 +25,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, by_hash, by_id, may_pass
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, by_hash, by_id, may_retry
 from rmqd.codes import ResponseCode
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_cluster import make_client
 from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
-from rmqd.spark.sink.sink_rows import OutgoingRow, SinkOptions, TaskOrigin, parse_sink_options, refuse, rows_of
+from rmqd.spark.sink.sink_rows import OutgoingRow, SinkOptions, TaskOrigin, parse_sink_options, rows_of, skip_or_raise
 from rmqd.wire.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ log = structlog.get_logger(__name__)
 
 PAUSE_SECONDS: Final = 0.5
 
-_senders: dict[tuple[int, int, Access], RowSender] = {}
+_senders: dict[tuple[int, int, ClientAccess], RowSender] = {}
 
 
-def sender_to(access: Access) -> RowSender:
+def sender_to(access: ClientAccess) -> RowSender:
     """Return the sender of this process and thread. Raises RmqdError if a required file or secret is missing."""
     key = os.getpid(), threading.get_ident(), access
     if key not in _senders:
@@ -100,7 +100,7 @@ def close_senders() -> None:
 class RowSender:
     """Sends rows, and waits until each is stored. For one thread, without a running event loop."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ClientAccess) -> None:
         log_to_stderr()
         options = access.client_options()
         self._loop = asyncio.new_event_loop()
@@ -153,7 +153,7 @@ class RowSender:
             try:
                 await self._store(bundle, options.tolerance_seconds)
             except (BrokerError, InvalidMessageError) as error:
-                if may_pass(error, self._served):
+                if may_retry(error, self._served):
                     raise
             else:
                 return bundle
@@ -165,7 +165,7 @@ class RowSender:
             except (BrokerError, InvalidMessageError) as error:
                 if isinstance(error, BrokerError) and error.code != ResponseCode.MESSAGE_ILLEGAL:
                     raise
-                refuse(row.place, row.message.properties, error, options)
+                skip_or_raise(row.place, row.message.properties, error, options)
         return stored
 
     async def _store(self, rows: Sequence[OutgoingRow], tolerance: float) -> None:
@@ -180,7 +180,7 @@ class RowSender:
                 self._served.add(topic)
                 return
             except RmqdError as error:
-                if not may_pass(error, self._served) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
+                if not may_retry(error, self._served) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
                     raise
                 log.warning("spark.send_retried", topic=topic, error=str(error))
             await asyncio.sleep(PAUSE_SECONDS)
@@ -230,7 +230,7 @@ class StoredRows(WriterCommitMessage):
 
 
 def make_options(
-    values: Mapping[str, str], schema: StructType, *, overwrite: bool, otherwise: Access | None = None
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool, otherwise: ClientAccess | None = None
 ) -> SinkOptions:
     """Check options and columns like `parse_sink_options`. Raises ConfigError with a line for each problem."""
     columns = {column.name: column.dataType.simpleString() for column in schema.fields}
@@ -254,7 +254,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The same for a streaming query. Spark creates a new one for each batch."""
+    """The writer of a streaming query. Spark creates a new writer for each batch."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

@@ -23,7 +23,7 @@ Array = np.ndarray[tuple[int], np.dtype[Any]]
 Octets = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
-def gather(data: Any, what: np.dtype[Any], places: Ints) -> Array:
+def items_at(data: Any, what: np.dtype[Any], places: Ints) -> Array:
     """Return the items at arbitrary byte positions of the buffer, by treating every byte as the start of an item."""
     if not len(places):
         return np.empty(0, what)
@@ -37,7 +37,7 @@ def column(table: Any, start: int, end: int, size: int) -> Array:
     return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))
 
 
-def steps(runs: list[int]) -> Ints:
+def run_positions(runs: list[int]) -> Ints:
     """Return the positions in consecutive runs. The list has three numbers for each: first position, count, step."""
     firsts, counts, distances = np.array(runs, np.int64).reshape(-1, 3).T
     before = np.cumsum(counts) - counts
@@ -51,12 +51,12 @@ def common_value(data: Any, starts: Ints, ends: Ints) -> bytes | None:
     if not len(starts) or (ends - starts != ends[0] - starts[0]).any():
         return None
     first = bytes(memoryview(data)[starts[0] : ends[0]])
-    if first and gather(data, np.dtype(f"V{len(first)}"), starts).tobytes() != first * len(starts):
+    if first and items_at(data, np.dtype(f"V{len(first)}"), starts).tobytes() != first * len(starts):
         return None
     return first
 
 
-def cut(data: Any, starts: Ints, ends: Ints) -> pa.Array:
+def slice_bytes(data: Any, starts: Ints, ends: Ints) -> pa.Array:
     """Return the bytes from each start to before its end as `binary`. `data` is any buffer.
 
     Each start must not be before the previous end. Slices of equal length and distance, as in similar messages, are
@@ -88,7 +88,7 @@ def parts(values: pa.Array) -> Sequence[bytes | memoryview]:
     return [view[start:end] for start, end in pairwise(bounds.tolist())]
 
 
-def texts(values: pa.Array) -> pa.Array:
+def to_strings(values: pa.Array) -> pa.Array:
     """Convert bytes to strings, with U+FFFD in place of invalid UTF-8."""
     try:
         return values.cast(pa.string())
@@ -187,8 +187,8 @@ def _split(raw: pa.Array) -> _Split | None:
             return None
         firsts, name_starts, name_ends, value_ends = places
         row_names = _common_names(data, firsts, name_starts, name_ends)
-        names = _tiled(row_names, len(raw)) if row_names else cut(data, name_starts, name_ends).cast(_STRING)
-        return firsts, row_names, names, cut(data, name_ends + 1, value_ends).cast(_STRING)
+        names = _tiled(row_names, len(raw)) if row_names else slice_bytes(data, name_starts, name_ends).cast(_STRING)
+        return firsts, row_names, names, slice_bytes(data, name_ends + 1, value_ends).cast(_STRING)
     except (pa.ArrowInvalid, UnicodeDecodeError):
         return None
 

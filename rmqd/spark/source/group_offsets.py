@@ -25,7 +25,7 @@ import structlog
 
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
 from rmqd.spark.source.source_offsets import EARLIEST, LATEST, OffsetBound
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic, retry_topic
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 AGAIN_SECONDS: Final = 60.0  # pause before a failed attempt to create retry topics is repeated
 
 
-class Subscribed:
+class SubscribedQueues:
     """The queues of a query. The last known queues are kept while no name server answers."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -56,7 +56,7 @@ class Subscribed:
         """
         options = self._options
         if options.assigned:
-            found = everyone(cluster.queues({queue.topic for queue in options.assigned}))
+            found = all_answers(cluster.queues({queue.topic for queue in options.assigned}))
             there = {queue for queues in found.values() for queue in queues}
             missing = sorted(set(options.assigned) - there)
             if missing:
@@ -69,7 +69,7 @@ class Subscribed:
                 # the topic is a retry topic without retries so far, or it matched the pattern and was deleted meanwhile
                 if queue.topic not in options.topics or others:
                     del answers.failed[queue]
-            found = everyone(answers)
+            found = all_answers(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)
         self._looked_at = time.monotonic()
         return self._known
@@ -138,11 +138,11 @@ def resolve(
         raise RmqdError(f"offsets are given for {unknown[0]}, which is not one of the queues to read")
     found: dict[MessageQueue, int] = {}
     if bound.kind == "earliest":
-        found = everyone(cluster.min_offsets(wanted))
+        found = all_answers(cluster.min_offsets(wanted))
     elif bound.kind == "latest":
-        found = everyone(cluster.max_offsets(wanted))
+        found = all_answers(cluster.max_offsets(wanted))
     elif bound.kind == "committed":
-        committed = everyone(cluster.committed(options.group, wanted))
+        committed = all_answers(cluster.committed(options.group, wanted))
         found = {queue: offset for queue, offset in committed.items() if offset is not None}
     elif bound.kind == "offsets":
         found = _named(cluster, bound.by_queue)
@@ -157,15 +157,15 @@ def resolve(
 
 
 def _named(cluster: Cluster, by_queue: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    lows = everyone(cluster.min_offsets(queue for queue, offset in by_queue.items() if offset == EARLIEST))
-    highs = everyone(cluster.max_offsets(queue for queue, offset in by_queue.items() if offset == LATEST))
+    lows = all_answers(cluster.min_offsets(queue for queue, offset in by_queue.items() if offset == EARLIEST))
+    highs = all_answers(cluster.max_offsets(queue for queue, offset in by_queue.items() if offset == LATEST))
     return {**by_queue, **lows, **highs}
 
 
 def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    found = everyone(cluster.offsets_at(times_ms))
+    found = all_answers(cluster.offsets_at(times_ms))
     if options.must_find_timestamp:
-        highs = everyone(cluster.max_offsets(times_ms))
+        highs = all_answers(cluster.max_offsets(times_ms))
         for queue, offset in sorted(found.items()):
             if offset >= highs[queue]:
                 raise RmqdError(
@@ -176,9 +176,9 @@ def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue
 
 
 MEMBERS_SECONDS: Final = 10.0  # interval of checks for members of the group
-AWAY_SECONDS: Final = 10.0  # pause before an unavailable queue is tried again; Spark polls 90 times a second
+PAUSE_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
 WARN_AGAIN_SECONDS: Final = 60.0  # interval of warnings of one kind
-SHARED: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
+ACTION: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
 
 
 class GroupOffsets:
@@ -235,7 +235,7 @@ class GroupOffsets:
         taken = {queue: due[queue] for queue in answers.found}
         self._committed_offsets |= taken
         self._stored |= taken
-        self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + AWAY_SECONDS)
+        self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + PAUSE_SECONDS)
         self._show(cluster, asked.found)
         for error in (*asked.failures, *answers.failures):
             raise error
@@ -285,7 +285,7 @@ class GroupOffsets:
             place = _by_name({queue: changed[queue] for queue in ahead})
             log.warning("spark.checkpoint_overtaken", **self._facts(ahead), query=place, follows="the checkpoint")
         if self._is_due("moved", others):
-            log.warning("spark.group_moved_by_others", **self._facts(others), stored=_by_name(stored), action=SHARED)
+            log.warning("spark.group_moved_by_others", **self._facts(others), stored=_by_name(stored), action=ACTION)
         return due | made_anew
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:

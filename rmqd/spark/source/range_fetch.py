@@ -18,11 +18,11 @@ import structlog
 from pyspark.sql.datasource import InputPartition
 
 from rmqd.client.client_options import TlsOptions
-from rmqd.client.remoting.security import client_context, explain
+from rmqd.client.remoting.security import client_context, explain_tls_error
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError, RmqdError
 from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_range import QueueRange, share_tasks, split_ranges
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
 from rmqd.spark.source.arrow_columns import BatchBuilder
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
 RECEIVE_BYTES: Final = 1 << 20
 
-_idle: dict[tuple[int, str, Access], PullConnection] = {}
+_idle: dict[tuple[int, str, ClientAccess], PullConnection] = {}
 
 
 class PullConnection:
     """Sends requests, and returns responses in order of arrival."""
 
-    def __init__(self, address: str, access: Access) -> None:
+    def __init__(self, address: str, access: ClientAccess) -> None:
         self.address = address
         self.access = access
         self._frames = FrameDecoder()
@@ -98,11 +98,11 @@ def _connect(address: str, tls: TlsOptions) -> socket.socket:
             unless_encrypted.pop_all()
         return encrypted
     except (OSError, ValueError) as error:
-        reason = explain(error, tls.server_name or host) or str(error) or type(error).__name__
+        reason = explain_tls_error(error, tls.server_name or host) or str(error) or type(error).__name__
         raise RemotingConnectError(address, reason) from error
 
 
-def take_connection(address: str, access: Access) -> PullConnection:
+def take_connection(address: str, access: ClientAccess) -> PullConnection:
     """Return an idle connection, a kept one or a new one.
 
     Raises RemotingConnectError, and RmqdError for missing keys or certificates.

@@ -43,7 +43,7 @@ corrupt messages, and messages without the wanted tags.
 
 A range loses messages in two cases, both reported by `_lose`:
 
-- The master reports that it does not have them (by PULL_OFFSET_MOVED, or by `EMPTY_ANSWERS`), and does so again as the
+- The master reports that it does not have them (by PULL_OFFSET_MOVED or `EMPTY_RESPONSES`), and does so again as the
   master of a route that was queried after that. An older route may still name the previous master after an election.
   Losses without a message between them are one loss.
 - `patience_seconds` are over, and the topic has no route, or its route does not name the broker.
@@ -65,7 +65,7 @@ from rmqd.codes import ResponseCode
 from rmqd.consumer.pull.pull_request import OPERATOR_RESET
 from rmqd.errors import DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import BrokerError
-from rmqd.runtime.clock import doubled
+from rmqd.runtime.clock import backoff_of
 from rmqd.spark.session.queue_range import QueueRange, Replica
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
@@ -74,8 +74,8 @@ from rmqd.wire.messages.properties import PullSysFlag
 
 FIRST_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 LONGEST_PAUSE_SECONDS: Final = 2.0
-BROKERS_LIMIT: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-EMPTY_ANSWERS: Final = 5  # a master is believed after so many empty responses: its index may lack the newest messages
+RESPONSE_LIMIT: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
+EMPTY_RESPONSES: Final = 5  # a master is believed after so many empty responses: its index may lack the newest messages
 
 
 class NotOnReplicaError(RemotingError):
@@ -98,7 +98,7 @@ class ResetByOperator:
     offset: int
 
 
-class Span:
+class OffsetSpan:
     """The offsets from `low` up to, but not including, `high`. `opaque` is the request id of the current pull."""
 
     __slots__ = ("high", "low", "opaque")
@@ -113,7 +113,7 @@ class RangePlan:
     """The state of one range. Pulls are signed if there are `credentials`."""
 
     def __init__(self, queue_range: QueueRange, credentials: Credentials | None = None) -> None:
-        self.spans: deque[Span] = deque()
+        self.spans: deque[OffsetSpan] = deque()
         """Spans whose pulls are in flight or must be repeated, in the queue's order."""
         self.reaches_to = queue_range.start
         """End of the last span."""
@@ -172,7 +172,7 @@ class RangePlan:
         if len(self.spans) >= (1 if self._one_by_one else self._settings.in_flight) or self.reaches_to >= end:
             return False
         high = end if self._one_by_one else min(self.reaches_to + self._stride, end)
-        self.spans.append(Span(self.reaches_to, high))
+        self.spans.append(OffsetSpan(self.reaches_to, high))
         self.reaches_to = high
         return True
 
@@ -214,7 +214,7 @@ class RangePlan:
             raise self._not_on_replica(span.low)
         if not is_moved:
             self._empty_answers += 1
-            if self._empty_answers < EMPTY_ANSWERS:
+            if self._empty_answers < EMPTY_RESPONSES:
                 self._pause_due = FIRST_PAUSE_SECONDS
                 return None
         if not self._is_confirmed:
@@ -227,7 +227,7 @@ class RangePlan:
     def failed(self, error: RmqdError, now: float) -> None:
         """Report a failed attempt: the next replica is tried after a pause. Pulls in flight are forgotten.
 
-        Raises the error if no later attempt can succeed. When the patience is over, the error is kept: the next route
+        Raises the error if no later attempt can succeed. When the time limit is over, the error is kept: the next route
         query decides between this error and a loss.
         """
         if self._given_up_by is not None or not self._may_pass(error):
@@ -237,13 +237,13 @@ class RangePlan:
         if not self._failures:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
-            is_damage = isinstance(error, ProtocolError)  # its text does not name the queue
+            is_damage = isinstance(error, ProtocolError)  # the error does not name the queue
             self._given_up_by = ProtocolError(f"{self._range.queue}: {error}") if is_damage else error
             return
         self._log.warning("spark.pull_failed", error=str(error))
         self._turn += 1
         self._failures += 1
-        self._pause_due = doubled(FIRST_PAUSE_SECONDS, self._failures, LONGEST_PAUSE_SECONDS)
+        self._pause_due = backoff_of(FIRST_PAUSE_SECONDS, self._failures, LONGEST_PAUSE_SECONDS)
 
     def learn(self, replicas: Sequence[Replica]) -> None:
         """Use the replicas in the topic's route. If they changed, start with the first.
@@ -278,7 +278,7 @@ class RangePlan:
     def _asks_master(self) -> bool:
         return bool(self._replicas) and self._replica.is_master
 
-    def _batch_size(self, span: Span) -> int:
+    def _batch_size(self, span: OffsetSpan) -> int:
         return min(self._settings.batch_size, span.high - span.low)
 
     def _may_pass(self, error: RmqdError) -> bool:
@@ -295,7 +295,7 @@ class RangePlan:
             "the master must be asked",
         )
 
-    def _go_on(self, span: Span, following: int, *, found: bool) -> SettledRange:
+    def _go_on(self, span: OffsetSpan, following: int, *, found: bool) -> SettledRange:
         self._is_confirmed = False
         if not self._one_by_one:
             # the broker limits messages and bytes of a response: make spans as long as its responses
@@ -303,11 +303,11 @@ class RangePlan:
                 self._stride = min(2 * self._stride, self._longest)
             else:
                 self._stride = max(1, following - span.low)
-                if self._stride >= BROKERS_LIMIT:  # limited by messages, not bytes: longer spans would be cut again
+                if self._stride >= RESPONSE_LIMIT:  # limited by messages, not bytes: longer spans would be cut again
                     self._longest = self._stride
         return self._settle(span, following, found=found)
 
-    def _lose(self, span: Span, until: int, held: tuple[int, int] | None) -> SettledRange:
+    def _lose(self, span: OffsetSpan, until: int, held: tuple[int, int] | None) -> SettledRange:
         """Report the messages from the span's start to before `until` as lost.
 
         `held` is the broker's first offset and the one after its last; None if the broker is missing.
@@ -322,13 +322,13 @@ class RangePlan:
         return dealt
 
     def _lose_rest(self) -> None:
-        rest = Span(self.spans[0].low if self.spans else self.reaches_to, self._range.end)
+        rest = OffsetSpan(self.spans[0].low if self.spans else self.reaches_to, self._range.end)
         self.spans = deque([rest])
         self.reaches_to = rest.high
         self._lose(rest, rest.high, None)
 
-    def _settle(self, span: Span, offset: int, *, found: bool) -> SettledRange:
-        """Move a span's start to `offset`, or end the span. The patience starts again."""
+    def _settle(self, span: OffsetSpan, offset: int, *, found: bool) -> SettledRange:
+        """Move a span's start to `offset`, or end the span. The time limit for failures starts again."""
         self._failures = self._empty_answers = 0
         dealt = SettledRange(span.low, min(offset, span.high), found)
         if dealt.high == span.high:

@@ -196,7 +196,7 @@ def time_ms(text: str) -> OffsetBound:
     return OffsetBound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
 
 
-def words(*words: Kind) -> Callable[[str], OffsetBound]:
+def word_bound(*words: Kind) -> Callable[[str], OffsetBound]:
     """Return a parser that accepts one of some words, as a bound."""
 
     def parse(text: str) -> OffsetBound:

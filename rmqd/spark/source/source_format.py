@@ -26,11 +26,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError
-from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.queue_queries import retry_for
 from rmqd.spark.session.queue_range import Filter, QueueRange
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
 from rmqd.spark.session.spark_process import reason_first
-from rmqd.spark.source.group_offsets import Subscribed, resolve, starts_of
+from rmqd.spark.source.group_offsets import SubscribedQueues, resolve, starts_of
 from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.source.source_columns import ddl, names_of_schema
 from rmqd.spark.source.source_offsets import OffsetBound
@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 
 # brokers search by time as if messages were stored in order of time, but their clocks may have been set back
 CLOCK_SLACK_MS: Final = 5000
-BY_QUEUE: Final = ("topic", "source_topic", "broker", "queue_id")
+QUEUE_COLUMNS: Final = ("topic", "source_topic", "broker", "queue_id")
 
 
 _ANY: Final = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Narrowing:
+class RowConditions:
     """Conditions that all hold. Lower bounds are inclusive, upper bounds exclusive."""
 
     among: Mapping[str, frozenset[object]] = field(default_factory=dict)
@@ -63,17 +63,17 @@ class Narrowing:
     offsets: tuple[float, float] = _ANY
     stored_ms: tuple[float, float] = _ANY
 
-    def one_of(self, column: str, values: Collection[object]) -> Narrowing:
+    def one_of(self, column: str, values: Collection[object]) -> RowConditions:
         """Add the condition that the column has one of these values."""
         if column == "queue_offset":
             numbers = [value for value in values if isinstance(value, int)]
             return self.within(column, min(numbers), max(numbers)) if numbers else self
-        if column not in (*BY_QUEUE, "tags"):
+        if column not in (*QUEUE_COLUMNS, "tags"):
             return self
         allowed = frozenset(values) & self.among.get(column, frozenset(values))
         return replace(self, among={**self.among, column: allowed})
 
-    def within(self, column: str, least: object = None, most: object = None) -> Narrowing:
+    def within(self, column: str, least: object = None, most: object = None) -> RowConditions:
         """Add the condition that the column has at least and at most these values. None means no bound."""
         if column == "queue_offset":
             low = least if isinstance(least, int) else -math.inf
@@ -87,7 +87,7 @@ class Narrowing:
     def has(self, queue: MessageQueue) -> bool:
         """Return whether a queue can have matching messages."""
         values = {"source_topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
-        if not is_retry_topic(queue.topic):  # its messages belong to other topics
+        if not is_retry_topic(queue.topic):  # a retry topic has messages of other topics
             values["topic"] = queue.topic
         return all(value in self.among[column] for column, value in values.items() if column in self.among)
 
@@ -118,14 +118,14 @@ class RocketMQBatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self.narrowing = Narrowing()
+        self.narrowing = RowConditions()
 
     @reason_first()
     def partitions(self) -> list[InputPartition]:
         """Called once for each action, in a process of the driver."""
         options = self._options
         cluster = cluster_of(options.access)
-        ranges = patiently(lambda: self._ranges(cluster), options.tolerance_seconds)
+        ranges = retry_for(lambda: self._ranges(cluster), options.tolerance_seconds)
         return as_partitions(options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -134,7 +134,7 @@ class RocketMQBatchReader(DataSourceReader):
 
     def _ranges(self, cluster: Cluster) -> list[QueueRange]:
         options = self._options
-        queues = Subscribed(options).now(cluster)
+        queues = SubscribedQueues(options).now(cluster)
         check_filter(cluster, options, queues)
         starts = starts_of(cluster, options, OffsetBound("earliest"), queues)
         any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
@@ -151,7 +151,7 @@ class RocketMQBatchReader(DataSourceReader):
         spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
         for bound_ms, is_start in zip(narrowing.stored_ms, (True, False), strict=True):
             if math.isfinite(bound_ms):
-                found = everyone(cluster.offsets_at(dict.fromkeys(spans, max(int(bound_ms), 0))))
+                found = all_answers(cluster.offsets_at(dict.fromkeys(spans, max(int(bound_ms), 0))))
                 for queue, (low, high) in spans.items():
                     at = found[queue]
                     spans[queue] = (max(low, at), high) if is_start else (low, min(high, at))
@@ -168,7 +168,7 @@ class PushdownBatchReader(RocketMQBatchReader):
         return filters
 
 
-def _narrowed(known: Narrowing, condition: spark.Filter) -> Narrowing:
+def _narrowed(known: RowConditions, condition: spark.Filter) -> RowConditions:
     """Add a condition. A condition on a field of a column, or of another kind, is ignored."""
     match condition:
         case spark.In((column,), values):

@@ -92,8 +92,8 @@ class Offsets:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON tree that `of` reads. Equal offsets give equal text."""
-        value: dict[str, Any] = {name: nested(found) for name in _MORE if (found := getattr(self, name))}
-        value["q"] = nested(self.positions)
+        value: dict[str, Any] = {name: nested_offsets(found) for name in _MORE if (found := getattr(self, name))}
+        value["q"] = nested_offsets(self.positions)
         value["v"] = VERSION
         return value
 
@@ -136,7 +136,7 @@ def offsets_in(value: object) -> Offsets | None:
     return Offsets.of(tree) if isinstance(tree, dict) and {"q", "v"} <= tree.keys() else None
 
 
-def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
+def nested_offsets(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
     """Return offsets by topic, broker and queue id, with sorted keys."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(by_queue):
@@ -148,7 +148,7 @@ def nested(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
 
 
 def offsets_by_queue(tree: object, what: str) -> dict[MessageQueue, int]:
-    """Return the reverse of `nested`, also for input from users. Raises RmqdError with the expected shape."""
+    """Return the reverse of `nested_offsets`, also for input from users. Raises RmqdError with the expected shape."""
     found: dict[MessageQueue, int] = {}
     try:
         for topic, brokers in tree.items():  # type: ignore[attr-defined]  # any type, see the except clause

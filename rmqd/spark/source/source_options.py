@@ -15,7 +15,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.errors import ConfigError
 from rmqd.spark.session import spark_access as access
 from rmqd.spark.session.queue_range import Filter, PullSettings
-from rmqd.spark.session.spark_access import Access, GivenOptions, flag, milliseconds, option_text, positive
+from rmqd.spark.session.spark_access import ClientAccess, GivenOptions, flag, milliseconds, option_text, parse_positive
 from rmqd.spark.source.source_columns import (
     DEFAULT_COLUMNS,
     READ_COLUMNS,
@@ -31,7 +31,7 @@ from rmqd.spark.source.source_columns import (
     time_ms,
     topic_names,
     topic_pattern,
-    words,
+    word_bound,
 )
 from rmqd.spark.source.source_offsets import Kind, OffsetBound, offsets_bound, timestamps_bound
 from rmqd.spark.values import value_format
@@ -50,7 +50,7 @@ _OTHERS: Final = tuple(
     "routeRefreshMs unavailableToleranceMs pullBatchSize pullParallelism pullTimeoutMs rowsPerBatch drainFile "
     "includeRetryTopic includeProperties mode checkCrc pushdown queueRetention".split()
 )
-KAFKAS: Final = {
+KAFKA_OPTIONS: Final = {
     "kafka.bootstrap.servers": "nameserver",
     "kafka.group.id": "groupId",
     "groupIdPrefix": "groupId",
@@ -64,7 +64,7 @@ KAFKAS: Final = {
 """Our options for options of the Kafka source."""
 NAMES: Final = (*access.NAMES, *_OTHERS, *value_format.NAMES)
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+START_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
@@ -77,20 +77,20 @@ NO_CATALOG: Final = (
 
 _Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
 _LIMITS: Final[_Fields] = {
-    "minOffsetsPerTrigger": ("min_offsets", positive),
-    **dict.fromkeys(_MAXIMUM, ("max_offsets", positive)),
-    "minPartitions": ("min_partitions", positive),
-    "maxPartitions": ("max_partitions", positive),
+    "minOffsetsPerTrigger": ("min_offsets", parse_positive),
+    **dict.fromkeys(_MAXIMUM, ("max_offsets", parse_positive)),
+    "minPartitions": ("min_partitions", parse_positive),
+    "maxPartitions": ("max_partitions", parse_positive),
 }
 _FIELDS: Final[_Fields] = {
     "subscribe": ("topics", topic_names),
     "subscribePattern": ("pattern", topic_pattern),
     "assign": ("assigned", queues_by_broker),
-    "startingOffsetsFallback": ("fallback", words("earliest", "latest")),
+    "startingOffsetsFallback": ("fallback", word_bound("earliest", "latest")),
     "startingOffsetsByTimestampStrategy": ("must_find_timestamp", strategy),
-    "maxBytesPerTrigger": ("max_bytes", positive),
+    "maxBytesPerTrigger": ("max_bytes", parse_positive),
     "maxTriggerDelay": ("max_trigger_delay_seconds", duration),
-    "maxRecordsPerPartition": ("max_records_per_partition", positive),
+    "maxRecordsPerPartition": ("max_records_per_partition", parse_positive),
     "failOnDataLoss": ("fail_on_data_loss", flag),
     "fetchOffset.intervalMs": ("fetch_interval_seconds", milliseconds),
     "routeRefreshMs": ("route_refresh_seconds", milliseconds),
@@ -102,10 +102,10 @@ _FIELDS: Final[_Fields] = {
 }
 """Fields of SourceOptions that a single option sets."""
 _PULL: Final[_Fields] = {
-    "pullBatchSize": ("batch_size", lambda text: min(positive(text), 1024)),
-    "pullParallelism": ("in_flight", lambda text: min(positive(text), 64)),
+    "pullBatchSize": ("batch_size", lambda text: min(parse_positive(text), 1024)),
+    "pullParallelism": ("in_flight", lambda text: min(parse_positive(text), 64)),
     "pullTimeoutMs": ("timeout_seconds", milliseconds),
-    "rowsPerBatch": ("rows_per_batch", positive),
+    "rowsPerBatch": ("rows_per_batch", parse_positive),
 }
 """Fields of PullSettings that a single option sets."""
 
@@ -114,7 +114,7 @@ _PULL: Final[_Fields] = {
 class SourceOptions(Decoding):
     """The topics, filters, bounds and speed of a read. One of `topics`, `pattern` and `assigned` is set."""
 
-    access: Access
+    access: ClientAccess
     topics: tuple[str, ...] = ()
     pattern: str = ""
     assigned: tuple[MessageQueue, ...] = ()
@@ -203,13 +203,13 @@ def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, An
 class _Reading(GivenOptions):
     """Reads all options and collects their problems."""
 
-    instead = KAFKAS
+    instead = KAFKA_OPTIONS
 
     def options(self) -> SourceOptions:
         group = self.read("groupId", check_group, "")
         if "tags" in self.values and "sql" in self.values:
             self.problem("sql", "tags is also set; expected only one of them")
-        self._only_one(STARTS)
+        self._only_one(START_OPTIONS)
         self._only_one(BATCH_ONLY)
         self._only_one(_MAXIMUM)
         # a query that starts elsewhere than its group usually only inspects what another consumer handles
@@ -271,7 +271,7 @@ class _Reading(GivenOptions):
 
     def _starts_elsewhere(self) -> bool:
         """Return whether an option sets a start other than the group's offsets."""
-        given = [self.values[name].strip().lower() for name in STARTS if name in self.values]
+        given = [self.values[name].strip().lower() for name in START_OPTIONS if name in self.values]
         return any(value != "committed" for value in given)
 
     def _ending(self) -> OffsetBound:
@@ -288,13 +288,13 @@ class _Reading(GivenOptions):
 
 
 SCHEMA: Final = "valueSchema"
-NOT_YET: Final = "unknown string"
+PROVISIONAL_SCHEMA: Final = "unknown string"
 """A placeholder for a schema that is not inferred yet."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(access.NAMES, "client and nameserver of the configuration"),
     **dict.fromkeys(("subscribe", "subscribePattern", "assign", "tags", "sql"), "subscriptions of the group"),
-    **dict.fromkeys(STARTS, _STARTING),
+    **dict.fromkeys(START_OPTIONS, _STARTING),
     **dict.fromkeys(("startingOffsetsFallback", "startingOffsetsByTimestampStrategy"), _STARTING),
     **dict.fromkeys((*BATCH_ONLY, "pushdown"), "spark.read, which has an end"),
     **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger"), "spark.max_offsets_per_trigger of the group"),
@@ -322,7 +322,7 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     """
     given = _given(settings)
     if has_inferred_schema(given.values):
-        given.values[SCHEMA] = NOT_YET
+        given.values[SCHEMA] = PROVISIONAL_SCHEMA
     more = with_more(options, given)
     if more.value is not None and not given.problems:
         try:
@@ -343,7 +343,7 @@ def has_inferred_schema(values: Mapping[str, str]) -> bool:
 
 def check_spark_options(name: str, settings: GroupConfig) -> None:
     """Check `spark.options` before Spark is started. Raises ConfigError."""
-    with_spark_options(SourceOptions(access=Access(ClientOptions(nameservers=()))), name, settings)
+    with_spark_options(SourceOptions(access=ClientAccess(ClientOptions(nameservers=()))), name, settings)
 
 
 def _given(settings: GroupConfig) -> GivenOptions:

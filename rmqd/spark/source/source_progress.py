@@ -16,7 +16,7 @@ import structlog
 from rmqd.errors import DataLossError, RemotingError, RmqdError
 from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import QueueResponses
-from rmqd.spark.session.spark_cluster import Cluster, everyone
+from rmqd.spark.session.spark_cluster import Cluster, all_answers
 from rmqd.spark.source.source_offsets import Offsets, offsets_in
 from rmqd.wire.message_queue import MessageQueue
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rmqd.spark.source.source_options import SourceOptions
 
 
-def share(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
+def share_batch(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
     """Return how many messages each queue contributes to a batch of at most `most`, in proportion to its backlog.
 
     Each queue with messages contributes at least one, so that none starves. The total is `most` or the whole backlog;
@@ -61,7 +61,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-MARK_SECONDS: Final = 60.0  # interval of checks for recreated topics
+RECREATION_CHECK_SECONDS: Final = 60.0  # interval of checks for recreated topics
 UNKNOWN_SIZE_BYTES: Final = 1024.0  # message size until a broker returns the queue's mean size
 
 
@@ -148,7 +148,7 @@ class SilentBrokers:
                 )
 
 
-class Heads:
+class QueueEnds:
     """The ends of the queues, queried at most every `fetchOffset.intervalMs`: Spark polls 90 times a second."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -177,7 +177,7 @@ class Heads:
 
         A slave that is behind its master would end the query too early.
         """
-        self._pinned = everyone(cluster.max_offsets(queues))
+        self._pinned = all_answers(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
     def reach(self, positions: Mapping[MessageQueue, int]) -> None:
@@ -194,7 +194,7 @@ class Heads:
         now = time.monotonic()
         answers = self.silent.ends(cluster, queues)
         if answers.failed and not answers.found:
-            everyone(answers)
+            all_answers(answers)
         self.silent.look(answers)
         self._asked_at = now
         self.last = answers.found
@@ -287,7 +287,7 @@ class SourceProgress:
         times = {queue: time_ms for queue, time_ms in found.items() if time_ms >= 0}
         kept = {queue: at for queue, at in end.marks.items() if queue in end.positions and queue not in end.new}
         if is_due:
-            self._mark_at = time.monotonic() + MARK_SECONDS
+            self._mark_at = time.monotonic() + RECREATION_CHECK_SECONDS
         return replace(
             end,
             marks=kept | {queue: last[queue] for queue in times},
@@ -321,7 +321,7 @@ class SourceProgress:
         if takes_all:
             return waiting
         if self.max_offsets is not None:
-            waiting = share(waiting, self.max_offsets) if self.max_offsets else {}
+            waiting = share_batch(waiting, self.max_offsets) if self.max_offsets else {}
         if options.max_bytes is not None and waiting:
             lows = {queue: begin.positions.get(queue, starts.get(queue, 0)) for queue in waiting}
             self._sizes |= cluster.mean_sizes(lows).found
@@ -351,7 +351,7 @@ class SourceProgress:
 
 
 def _answers(answers: QueueResponses[T], *, by_all: bool) -> dict[MessageQueue, T]:
-    return everyone(answers) if by_all else answers.found
+    return all_answers(answers) if by_all else answers.found
 
 
 @dataclass(frozen=True, slots=True)

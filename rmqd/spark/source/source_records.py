@@ -27,17 +27,17 @@ from rmqd.spark.source.buffer_arrays import (
     Ints,
     PropertyArrays,
     common_value,
-    cut,
-    gather,
+    items_at,
     parts,
     repeated,
-    steps,
-    texts,
+    run_positions,
+    slice_bytes,
+    to_strings,
 )
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
 from rmqd.wire.messages.decode import decode_messages
-from rmqd.wire.messages.properties import BORN_HOST_V6, COMPRESSED, KNOWN, NEED_UNWRAP, STORE_HOST_V6, TAGS
+from rmqd.wire.messages.properties import BORN_HOST_V6, COMPRESSED, KNOWN_FLAGS, NEED_UNWRAP, STORE_HOST_V6, TAGS
 from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 
 _NO_QUEUE: Final = MessageQueue("", "", -1)
@@ -190,7 +190,7 @@ class QueueOrigin:
 
 
 class Records:
-    """Collects responses; `finish` decodes all of them."""
+    """The records of several responses. `finish` decodes all of them."""
 
     __slots__ = ("_count", "_origins", "_parts", "_replies", "_runs", "size_bytes")
 
@@ -227,7 +227,7 @@ class Records:
         data = b"".join(self._parts)
         replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
         lows, highs, origins, shifts = (np.repeat(each, replies[4]) for each in replies[:4])
-        starts = steps(self._runs) + shifts
+        starts = run_positions(self._runs) + shifts
         layout = _Layout(data, starts)
         batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
         if batches:
@@ -257,7 +257,7 @@ class _Layout:
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
         self.starts = starts
-        self.head = self.tail = gather(data, _WHOLE, starts)
+        self.head = self.tail = items_at(data, _WHOLE, starts)
         is_v2 = self.head["magic"] == MAGIC_V2
         flags = self.head["sys_flag"]
         self.born_long = (flags & BORN_HOST_V6) != 0
@@ -270,7 +270,7 @@ class _Layout:
         self.ends = starts + self.head["store_size"].astype(np.int64)
         self.body_starts = tails + _TAIL.itemsize
         if self.any_long:
-            self.tail = gather(data, _TAIL, tails)
+            self.tail = items_at(data, _TAIL, tails)
         self.body_ends = self.body_starts + self.tail["body_size"]
         octets = np.frombuffer(data, np.uint8)
         topic_sizes = octets[self.body_ends].astype(np.int64)
@@ -284,7 +284,7 @@ class _Layout:
         self.property_ends = self.property_starts + sizes
 
     def properties(self) -> pa.Array:
-        return cut(self.data, self.property_starts, self.property_ends)
+        return slice_bytes(self.data, self.property_starts, self.property_ends)
 
 
 class DecodedRecords:
@@ -296,7 +296,7 @@ class DecodedRecords:
         self._queue_of = origin_of
         self._layout = layout
         self.errors: dict[int, str] = {}
-        stored = cut(layout.data, layout.body_starts, layout.body_ends)
+        stored = slice_bytes(layout.data, layout.body_starts, layout.body_ends)
         if check_crc:
             self._check_crc(stored)
         self._check_flags()
@@ -309,7 +309,7 @@ class DecodedRecords:
         """Return a field with a fixed size, in native byte order."""
         layout = self._layout
         if name == "store_timestamp" and layout.any_long:
-            values = gather(layout.data, _LONG, layout.store_timestamps)
+            values = items_at(layout.data, _LONG, layout.store_timestamps)
         else:
             values = (layout.tail if name in (_TAIL.names or ()) else layout.head)[name]
         return values.astype(values.dtype.newbyteorder("="))
@@ -324,7 +324,7 @@ class DecodedRecords:
         data, starts, ends = self._layout.data, self._layout.topic_starts, self._layout.topic_ends
         name = common_value(data, starts, ends)
         if name is None:
-            return texts(cut(data, starts, ends))
+            return to_strings(slice_bytes(data, starts, ends))
         return repeated(name.decode("utf-8", "replace"), len(self), pa.string())
 
     def properties(self) -> pa.Array:
@@ -350,7 +350,7 @@ class DecodedRecords:
 
     def _check_flags(self) -> None:
         layout = self._layout
-        for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN)).tolist():
+        for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN_FLAGS)).tolist():
             if row not in self.errors:
                 self.errors[row] = why_closed(layout.data[layout.starts[row] : layout.ends[row]])
 

@@ -29,14 +29,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
-from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.queue_queries import retry_for
 from rmqd.spark.session.spark_cluster import Cluster, cluster_of
 from rmqd.spark.session.spark_process import reason_first
-from rmqd.spark.source.group_offsets import GroupOffsets, Subscribed, starts_of
+from rmqd.spark.source.group_offsets import GroupOffsets, SubscribedQueues, starts_of
 from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
 from rmqd.spark.source.source_offsets import OffsetBound, Offsets
 from rmqd.spark.source.source_options import SourceOptions
-from rmqd.spark.source.source_progress import BrokerSilentError, Heads, SourceProgress
+from rmqd.spark.source.source_progress import BrokerSilentError, QueueEnds, SourceProgress
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-class GoneQueues:
+class MissingQueues:
     """The queues of the checkpoint whose broker or topic disappeared, or that are unsubscribed.
 
     Their offsets are kept for a retention time, so that reading continues there if a broker returns. The times when
@@ -108,12 +108,12 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._subscribed = Subscribed(options)
+        self._subscribed = SubscribedQueues(options)
         self._initial: dict[str, Any] | None = None
-        self._heads = Heads(options)
+        self._heads = QueueEnds(options)
         self._progress = SourceProgress(options)
         self._group = GroupOffsets(options)
-        self._gone = GoneQueues(options.queue_retention_seconds)
+        self._gone = MissingQueues(options.queue_retention_seconds)
         self._silent_since: float | None = None
         self._checked: frozenset[MessageQueue] = frozenset()
 
@@ -121,7 +121,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of the first batch. Spark asks twice, but it is resolved once: "latest" could change."""
         if self._initial is None:
-            start = patiently(self._resolve_start, self._options.tolerance_seconds)
+            start = retry_for(self._resolve_start, self._options.tolerance_seconds)
             self._heads.reach(start.positions)
             self._initial = start.to_json()
         return self._initial
@@ -140,7 +140,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Record the current ends of the queues. The query reads up to them and ends."""
         cluster = cluster_of(self._options.access)
-        patiently(lambda: self._heads.pin(cluster, self._subscribed.now(cluster)), self._options.tolerance_seconds)
+        retry_for(lambda: self._heads.pin(cluster, self._subscribed.now(cluster)), self._options.tolerance_seconds)
 
     @reason_first()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         is_first = start == self._initial
         if self._heads.pinned:  # "nothing new" would end the query, even with unread messages
-            end = patiently(lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds)
+            end = retry_for(lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds)
             return start if end is None else end.to_json()
         wait = self._heads.age_left_seconds if self._waits_for_ends else 0.0
         try:

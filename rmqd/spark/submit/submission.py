@@ -28,7 +28,7 @@ from rmqd.errors import ConfigError, ExitCode, RmqdError, install_command
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.submit.packed_files import NAME, PYTHON
 
-STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _MAIN_PROGRAM: Final = (
     "import sys\n\nfrom rmqd.spark.submit.submitted import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
 )
@@ -57,7 +57,7 @@ def write_folder(submission: Submission, folder: Path) -> None:
     if secrets := submission.secret_conf():
         lines = [f"{key} {_escaped(value)}\n" for key, value in sorted(secrets.items())]
         _write_private(folder / PROPERTIES, "".join(lines).encode())
-    if submission.is_here and submission.environment:
+    if submission.runs_on_this_machine and submission.environment:
         launcher = folder / NAME / "bin" / "python"
         launcher.parent.mkdir(parents=True, exist_ok=True)
         launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
@@ -81,8 +81,8 @@ def run(submission: Submission, spark_submit: str, folder: Path) -> int:
         _handing_on(process),
     ):
         code = process.wait()
-    if (folder / ENDED).exists():
-        return int((folder / ENDED).read_text())
+    if (folder / ENDED_FILE).exists():
+        return int((folder / ENDED_FILE).read_text())
     return code if code >= 0 else ExitCode.FAILURE
 
 
@@ -97,7 +97,7 @@ def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
         else:
             os.killpg(process.pid, signal.SIGKILL)
 
-    former = {number: signal.signal(number, hear) for number in STOPPING}
+    former = {number: signal.signal(number, hear) for number in STOP_SIGNALS}
     try:
         yield
     finally:
@@ -139,12 +139,12 @@ IMAGE_MAIN: Final = "local:///opt/rmqd/rmqd_group.py"
 IMAGE_PYTHON: Final = "/opt/rmqd/bin/python"
 MAIN: Final = "rmqd_group.py"
 ORDER: Final = "rmqd_group.spec"
-ENDED: Final = "ended"
+ENDED_FILE: Final = "ended"
 PROPERTIES: Final = "secret.properties"
 ARCHIVES: Final = "spark.archives"
 FILES: Final = "spark.files"
 # If repeated after --, these would override rmqd's own options.
-TAKEN: Final = {
+RESERVED_OPTIONS: Final = {
     "--master": "the option --master before --",
     "--deploy-mode": "the option --deploy-mode before --",
     "--archives": f"{ARCHIVES} in the group's spark.conf",
@@ -171,7 +171,7 @@ class Submission:
     """Options that are passed to spark-submit unchanged."""
 
     @property
-    def is_here(self) -> bool:
+    def runs_on_this_machine(self) -> bool:
         """Whether the driver is a process of this machine."""
         return self.deploy_mode == CLIENT
 
@@ -198,14 +198,14 @@ class Submission:
             conf.setdefault("spark.pyspark.python", PYTHON)
         elif self.on_kubernetes:
             conf.setdefault("spark.pyspark.python", IMAGE_PYTHON)
-        if self.is_here and not self.on_kubernetes:
+        if self.runs_on_this_machine and not self.on_kubernetes:
             conf.setdefault("spark.pyspark.driver.python", sys.executable)
         return conf
 
     def _options(self, folder: Path) -> Iterator[str]:
         yield from ("--master", self.master, "--deploy-mode", self.deploy_mode, "--name", f"rmqd {self.spec.name}")
         environment = f"{self.environment}#{NAME}" if self.environment else ""
-        spec = "" if self.is_here else str(folder / ORDER)
+        spec = "" if self.runs_on_this_machine else str(folder / ORDER)
         for option, ours, key in (("--archives", environment, ARCHIVES), ("--files", spec, FILES)):
             if found := ",".join(filter(None, (ours, self.conf.get(key, "")))):
                 yield from (option, found)
@@ -215,8 +215,8 @@ class Submission:
             yield from ("--conf", f"{key}={value}")
 
     def _program(self, folder: Path) -> Iterator[str]:
-        if self.is_here:
-            yield from (str(folder / MAIN), "--order", str(folder / ORDER), "--ended", str(folder / ENDED))
+        if self.runs_on_this_machine:
+            yield from (str(folder / MAIN), "--order", str(folder / ORDER), "--ended", str(folder / ENDED_FILE))
         else:
             yield IMAGE_MAIN if self.on_kubernetes else str(folder / MAIN)
             yield from ("--order", ORDER)
@@ -252,7 +252,7 @@ def _placed(value: str) -> str:
 
 def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
     at = f"groups.{submission.spec.name}"
-    master, is_here = submission.master, submission.is_here
+    master, is_here = submission.master, submission.runs_on_this_machine
     if submission.spec.settings.engine != "spark":
         yield f"{at}.engine: {submission.spec.settings.engine} does not run on Spark; expected spark"
         return
@@ -264,8 +264,8 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
         return
     for option in submission.passed:
         name = option.partition("=")[0]
-        if name in TAKEN:
-            yield f"{name} after --: rmqd spark submit sets it; use {TAKEN[name]}"
+        if name in RESERVED_OPTIONS:
+            yield f"{name} after --: rmqd spark submit sets it; use {RESERVED_OPTIONS[name]}"
     if submission.deploy_mode not in DEPLOY_MODES:
         yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; expected {' | '.join(DEPLOY_MODES)}"
         return

@@ -25,7 +25,7 @@ from rmqd.spark.session.group_spec import GroupSpec, order_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FIRST: Final = 1000  # priority of the hook; Spark's own hooks have 40
+PRIORITY: Final = 1000  # priority of the hook; Spark's own hooks have 40
 GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
 
 
@@ -48,7 +48,7 @@ def run(spec: GroupSpec, ended: Path | None = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.ask)
     try:
-        code = run_group(spec, end.asked, end.hold_up, end.forced)
+        code = run_group(spec, end.asked, end.wait_before_exit, end.forced)
         if ended is not None:
             ended.write_text(str(int(code)))
         return code
@@ -73,7 +73,7 @@ class GroupEnd:
             self.forced.set()
         self.asked.set()
 
-    def hold_up(self, spark: SparkSession) -> None:
+    def wait_before_exit(self, spark: SparkSession) -> None:
         """Make the session's JVM request the group's end, and wait for it, before it exits."""
         java_gateway: Any = import_module("pyspark.java_gateway")
         gateway: Any = spark.sparkContext._gateway
@@ -81,7 +81,7 @@ class GroupEnd:
         self._hooks = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
         self._hook = gateway.jvm.java.lang.Thread(_Runnable(self))  # a Java object, needed to remove the hook
         seconds = int(self._patience_seconds)
-        self._hooks.addShutdownHook(self._hook, FIRST, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
+        self._hooks.addShutdownHook(self._hook, PRIORITY, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
 
     def remove_hook(self) -> None:
         """Remove the hook after the group has ended, so that the JVM does not call a process that no longer exists."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import expand_schema
 
-from rmqd.handler_api.typed.avro_records import parted, read_record, record_reader
+from rmqd.handler_api.typed.avro_records import read_record, record_reader, split_schema_id
 from rmqd.spark.values.column_kinds import ColumnKind, array_kind, decimal_kind, map_kind
 from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordError
 
@@ -56,10 +56,10 @@ def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], 
     It raises RegistryAwayError if the registry does not answer, and any other exception for an invalid body.
     """
     reader = _parsed(text)
-    unknown: dict[int, str] = {}  # only the texts: a stored exception would keep a reference to each body
+    unknown: dict[int, str] = {}  # texts only, because an exception would keep a reference to each body
 
     def read(body: bytes) -> Any:
-        record_id, record = parted(body)
+        record_id, record = split_schema_id(body)
         if record_id in unknown:
             raise UnknownRecordError(unknown[record_id])
         try:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.queue_queries import patiently
+from rmqd.spark.session.queue_queries import retry_for
 
 API: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0
@@ -71,7 +71,7 @@ class SchemaRegistry:
         Cached for the life of the process, because the schema of an id never changes. Raises UnknownRecordError for an
         unknown id, and RegistryAwayError if the registry stays unavailable.
         """
-        return patiently(lambda: self.ask_written_by(record_id), self.patience_seconds)
+        return retry_for(lambda: self.ask_written_by(record_id), self.patience_seconds)
 
     def ask_written_by(self, record_id: int) -> Any:
         """Query the writer's schema of a record, without cache and retries."""

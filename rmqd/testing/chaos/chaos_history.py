@@ -49,7 +49,7 @@ class ChaosDelivery:
 History = tuple[ChaosDelivery, ...]
 
 
-def undisturbed(parts: Sequence[QueueBatch]) -> History:
+def each_part_once(parts: Sequence[QueueBatch]) -> History:
     """Return each part once, queue by queue."""
     return tuple(ChaosDelivery(part) for part in parts)
 
@@ -117,7 +117,7 @@ def killed(parts: Sequence[QueueBatch], lines: int) -> Iterator[History]:
 
     The process dies before the last commit, or after some lines of a part; each history kills it in another part.
     """
-    once = undisturbed(parts)
+    once = each_part_once(parts)
     last = once[-1]
     yield (*once[:-1], replace(last, how="killed"), last)
     if len(once) > 1:

@@ -26,7 +26,7 @@ _VARIABLES: Final = {"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME"
 _THROUGH: Final = "rmqd.handler_api.typed"  # the module between a consumer and the author's function
 
 
-class Memory:
+class ReachableObjects:
     """All objects that the author's functions and objects reach, at the time of construction."""
 
     def __init__(self, roots: Iterable[object], package: str = "") -> None:
@@ -97,7 +97,7 @@ class Memory:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 content = cell.cell_contents
-            except ValueError:  # not bound yet
+            except ValueError:  # the closure's variable has no value yet
                 continue
             self._puts_back.append(functools.partial(setattr, cell, "cell_contents", content))
             if is_own:
@@ -199,7 +199,7 @@ def _same(value: object) -> object:
 
 
 Path = tuple[object, ...]
-VARIES: Final = "(differs each time)"
+DIFFERS_EACH_TIME: Final = "(differs each time)"
 _ANY: Final = "*"  # in a path, any element of a list: a part that varies in one element varies in all
 # follows the path of a dict whose keys always vary: its values are compared like the parts of a list
 _KEYS: Final = "(keys)"
@@ -210,7 +210,7 @@ Looked = Callable[[object], bool]
 """Returns whether the attributes of an object are part of the state."""
 
 
-def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
+def plain_state(value: object, looked_into: Looked, depth: int = 0) -> Any:
     """Convert a state to dicts, lists, tuples and plain values.
 
     An inspected object becomes its attributes, a dataclass its fields, and another object its text.
@@ -221,7 +221,7 @@ def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
         return str(value)
 
     def inner(one: object) -> Any:
-        return plain(one, looked_into, depth + 1)
+        return plain_state(one, looked_into, depth + 1)
 
     if isinstance(value, Mapping):
         return {_key(inner(key)): inner(one) for key, one in value.items()}
@@ -239,21 +239,21 @@ def plain(value: object, looked_into: Looked, depth: int = 0) -> Any:
     return f"<{type(value).__name__}>" if _ADDRESS.search(text) else text
 
 
-def varying(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
+def differing_paths(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
     """Yield the paths at which two states that should be equal differ, for example in a time or a random id."""
     if one == other:
         return
     if isinstance(one, dict) and isinstance(other, dict) and len(one) == len(other):
         if one.keys() == other.keys():
             for key in one:
-                yield from varying(one[key], other[key], (*path, key))
+                yield from differing_paths(one[key], other[key], (*path, key))
         else:
             yield (*path, _KEYS)
             for pair in zip(sorted(one.values(), key=repr), sorted(other.values(), key=repr), strict=True):
-                yield from varying(*pair, (*path, _ANY))
+                yield from differing_paths(*pair, (*path, _ANY))
     elif isinstance(one, list | tuple) and type(one) is type(other) and len(one) == len(other):
         for index, pair in enumerate(zip(one, other, strict=True)):
-            yield from varying(*pair, (*path, _ANY if isinstance(one, list) else index))
+            yield from differing_paths(*pair, (*path, _ANY if isinstance(one, list) else index))
     else:
         yield path
 
@@ -261,7 +261,7 @@ def varying(one: Any, other: Any, path: Path = ()) -> Iterator[Path]:
 def settled(state: Any, leave_out: Collection[Path], path: Path = ()) -> Any:
     """Return a state for comparison: without varying parts and the order of lists, which queues do not keep."""
     if path in leave_out:
-        return VARIES
+        return DIFFERS_EACH_TIME
     if isinstance(state, dict):
         if (*path, _KEYS) in leave_out:
             state = list(state.values())
@@ -282,9 +282,9 @@ def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
         for key in dict.fromkeys([*expected, *found]):
             inner = f"{name}.{key}" if name and str(key).isidentifier() else f"{name}[{key!r}]" if name else str(key)
             if key not in found:
-                yield f"{inner}: missing, expected {shown(expected[key])}"
+                yield f"{inner}: missing, expected {state_text(expected[key])}"
             elif key not in expected:
-                yield f"{inner}: {shown(found[key])}, expected nothing"
+                yield f"{inner}: {state_text(found[key])}, expected nothing"
             else:
                 yield from differences(expected[key], found[key], inner)
         return
@@ -294,17 +294,17 @@ def differences(expected: Any, found: Any, name: str = "") -> Iterator[str]:
         yield from (f"{place}{text} is missing" for text in too_few)
         yield from (f"{place}{text} is unexpected" for text in too_many)
         return
-    yield f"{name or 'the state'}: {shown(found)}, expected {shown(expected)}"
+    yield f"{name or 'the state'}: {state_text(found)}, expected {state_text(expected)}"
 
 
-def shown(state: Any, most: int = 120) -> str:
+def state_text(state: Any, most: int = 120) -> str:
     """Return a state as text, cut to some length."""
     text = repr(state)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _surplus(some: list[Any], others: list[Any]) -> Iterator[str]:
-    return (Counter(map(shown, some)) - Counter(map(shown, others))).elements()
+    return (Counter(map(state_text, some)) - Counter(map(state_text, others))).elements()
 
 
 def _key(key: Any) -> Any:

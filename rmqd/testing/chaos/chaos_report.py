@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch
-from rmqd.testing.chaos.chaos_memory import Path, differences, settled, shown
-from rmqd.testing.chaos.chaos_trial import HistoryResult, Step
+from rmqd.testing.chaos.chaos_memory import Path, differences, settled, state_text
+from rmqd.testing.chaos.chaos_trial import ChaosStep, HistoryResult
 from rmqd.testing.handler_run import RunResult
 from rmqd.wire.messages.message import Message
 
@@ -17,7 +17,7 @@ Compared = tuple[Any, Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHistory:
+class FailedHistory:
     """A history, its result, and the expected result."""
 
     messages: Sequence[Message]
@@ -38,14 +38,14 @@ class FoundHistory:
         ]
 
     def _timeline(self) -> Iterator[str]:
-        seen: dict[QueueBatch, Step] = {}
+        seen: dict[QueueBatch, ChaosStep] = {}
         names = [self._name(step.delivery.part) for step in self.ending.steps]
         width = max(map(len, names), default=0)
         for number, (step, name) in enumerate(zip(self.ending.steps, names, strict=True), start=1):
             part = step.delivery.part
             again = _why_again(seen[part]) if part in seen else "again: " if self.on_top else ""
             yield f"  {number}. {name:<{width}}  {again}{step.outcome}"
-            yield f"     {'':<{width}}  leaves {shown(settled(step.state, self.leave_out))}"
+            yield f"     {'':<{width}}  leaves {state_text(settled(step.state, self.leave_out))}"
             seen[part] = step
 
     def _differences(self) -> Iterator[str]:
@@ -81,13 +81,13 @@ class FoundHistory:
 class NotRepeatableError(AssertionError):
     """The effect of a handler depends on how often, or when, messages arrive. The text has the shortest history."""
 
-    def __init__(self, found: FoundHistory, result: RunResult) -> None:
+    def __init__(self, found: FailedHistory, result: RunResult) -> None:
         super().__init__("\n".join(["the handler's effect is not repeatable", *found.lines()]))
         self.result = result
         """The result of the undisturbed run of the group."""
 
 
-def _why_again(before: Step) -> str:
+def _why_again(before: ChaosStep) -> str:
     one: ChaosDelivery = before.delivery
     if one.how == "whole":
         return "again, because its offset was not committed: "

@@ -17,9 +17,9 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.errors import RmqdError, install_command
 from rmqd.runtime.plain_text import class_name
 from rmqd.testing.chaos import chaos_trial
-from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, killed, simplest, undisturbed
-from rmqd.testing.chaos.chaos_memory import Path, settled, varying
-from rmqd.testing.chaos.chaos_report import FoundHistory, NotRepeatableError
+from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch, each_part_once, killed, simplest
+from rmqd.testing.chaos.chaos_memory import Path, differing_paths, settled
+from rmqd.testing.chaos.chaos_report import FailedHistory, NotRepeatableError
 from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, RunsInLoop
 from rmqd.testing.handler_run import RunResult
 from rmqd.testing.test_group import GroupToRun
@@ -28,7 +28,7 @@ from rmqd.wire.messages.message import Message
 SEARCH_SECONDS: Final = 5.0  # limit for all histories after the first, if the handler is slow
 KILL_SECONDS: Final = 30.0  # limit for the ten histories with a killed process; each starts a process
 SHORTEN_SECONDS: Final = 5.0
-MORE_PATIENCE: Final = 3
+RETRY_PATIENCE_FACTOR: Final = 3
 
 _SAW_NOTHING: Final = (
     "chaos=True saw no effect of the handler: nothing that it keeps in this process has changed. Use "
@@ -48,7 +48,7 @@ class ChaosSeesLessWarning(UserWarning):
     """Chaos cannot see an effect, undo it, or kill a process. The text says which."""
 
 
-def parts_of(messages: Sequence[Message], size: int) -> list[QueueBatch]:
+def split_by_queue(messages: Sequence[Message], size: int) -> list[QueueBatch]:
     """Return the batches of the messages, queue by queue. `messages` are in the order of their queues."""
     found: list[QueueBatch] = []
     indexed = sorted(enumerate(messages), key=lambda pair: (_queue(pair[1]), pair[1].queue_offset))
@@ -59,10 +59,10 @@ def parts_of(messages: Sequence[Message], size: int) -> list[QueueBatch]:
 
 
 @dataclass(slots=True)
-class Search:
+class ChaosSearch:
     """The search over one handler and its messages."""
 
-    bench: chaos_trial.Bench
+    bench: chaos_trial.ChaosBench
     parts: Sequence[QueueBatch]
     acked: Collection[int]
     """The messages that the handler acknowledged when its group ran."""
@@ -72,21 +72,21 @@ class Search:
     _is_patient: bool = False
     _expected: dict[frozenset[QueueBatch], Any] = field(default_factory=dict)
 
-    def run(self) -> FoundHistory | None:
+    def run(self) -> FailedHistory | None:
         """Return the simplest history found with another result; None if there is none."""
         if not self.parts:
             return None
-        once, began = undisturbed(self.parts), time.monotonic()
+        once, began = each_part_once(self.parts), time.monotonic()
         if not self.bench.fresh():
             return self._on_top()
         first = self.bench.run(once)
         took = (time.monotonic() - began) / len(once)
         self.bench.patience_seconds = min(
-            chaos_trial.PATIENCE_SECONDS, max(chaos_trial.MIN_PATIENCE_SECONDS, took * chaos_trial.CALLS_OF_PATIENCE)
+            chaos_trial.PATIENCE_SECONDS, max(chaos_trial.MIN_PATIENCE_SECONDS, took * chaos_trial.HANG_FACTOR)
         )
         self.bench.fresh()
         second = self.bench.run(once)
-        self._leave_out = frozenset(varying(first.state, second.state))
+        self._leave_out = frozenset(differing_paths(first.state, second.state))
         self._expected[frozenset(self.parts)] = self._compared(first)
         if first.state == self.bench.before:
             _warn(_SAW_NOTHING if self.bench.state is None else _SAME_STATE)
@@ -102,7 +102,7 @@ class Search:
         self.bench.run(once)  # leaves the state of an undisturbed run to the test
         return None
 
-    def _over_kills(self) -> FoundHistory | None:
+    def _over_kills(self) -> FailedHistory | None:
         """Try histories in which the handler's process is killed. `state` must see the handler's writes from here.
 
         Raises NoProcessError if that is not possible.
@@ -110,7 +110,7 @@ class Search:
         if self.bench.state is None:
             raise NoProcessError("use state=..., a function that returns the handler's writes elsewhere")
         self.bench.fresh()
-        ended = self.bench.run_elsewhere(undisturbed(self.parts))
+        ended = self.bench.run_in_other_process(each_part_once(self.parts))
         if (settled(self.bench.look(), self._leave_out), dict(sorted(ended.fates.items()))) != self._expected[
             frozenset(self.parts)
         ]:
@@ -150,7 +150,7 @@ class Search:
         parts = frozenset(one.part for one in history)
         if parts not in self._expected:
             self.bench.fresh()
-            self._expected[parts] = self._compared(self.bench.run(undisturbed(sorted(parts, key=_place))))
+            self._expected[parts] = self._compared(self.bench.run(each_part_once(sorted(parts, key=_place))))
         self.bench.fresh()
         try:
             ending = self.bench.run(history)
@@ -160,20 +160,20 @@ class Search:
         return bool(self._compared(ending) != self._expected[parts])
 
     def _is_no_pause(self, history: History) -> bool:
-        """Return whether a hung call also hangs with more patience, because the machine may be busy."""
+        """Return whether a hung call also hangs with a longer time limit, because the machine may be busy."""
         if not self._hung or self._is_patient:
             return True
         self._is_patient = True
-        self.bench.patience_seconds *= MORE_PATIENCE
+        self.bench.patience_seconds *= RETRY_PATIENCE_FACTOR
         return self._is_wrong(history)
 
-    def _found(self, history: History) -> FoundHistory:
+    def _found(self, history: History) -> FailedHistory:
         self.bench.fresh()
         ending = self.bench.run(history, look_each=True)
         expected = self._expected[frozenset(one.part for one in history)]
-        return FoundHistory(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
+        return FailedHistory(self.bench.messages, ending, expected, self._compared(ending), self._leave_out)
 
-    def _on_top(self) -> FoundHistory | None:
+    def _on_top(self) -> FailedHistory | None:
         """Check without restoring the state: each queue goes back a little, and the state must not change."""
         before = settled(self.bench.look(), ())
         for history in _backs(self.parts):
@@ -181,7 +181,7 @@ class Search:
             after = settled(ending.state, ())
             fates = {index: fate for index, fate in ending.fates.items() if index in self.acked}
             if after != before or any(fate != "handled" for fate in fates.values()):
-                return FoundHistory(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
+                return FailedHistory(self.bench.messages, ending, (before, {}), (after, fates), (), on_top=True)
         _warn(_NOT_PUT_BACK)
         return None
 
@@ -223,7 +223,7 @@ class Chaos:
     kills: bool = field(default=False, kw_only=True)
     """Whether the handler also runs in processes that are killed, without the test's patches."""
 
-    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.Bench:
+    def prepared(self, group: GroupToRun, options: ConsumerOptions, run_in_loop: RunsInLoop) -> chaos_trial.ChaosBench:
         """Record the state before the first message. Raises TypeError, RmqdError, and errors of the constructor."""
         if find_spec("hypothesis") is None:
             raise RmqdError(f"chaos needs Hypothesis, which is not installed; run {install_command('testing')}")
@@ -232,10 +232,10 @@ class Chaos:
                 raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
         package = _package(group)
         others = OtherProcesses(group, options, package, run_in_loop) if self.kills else None
-        return chaos_trial.Bench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
+        return chaos_trial.ChaosBench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
 
 
-def look_for_chaos(bench: chaos_trial.Bench, result: RunResult, stored: Iterable[Message]) -> None:
+def call_in_chaos(bench: chaos_trial.ChaosBench, result: RunResult, stored: Iterable[Message]) -> None:
     """Call the handler again with its group's messages, in other ways. Raises NotRepeatableError.
 
     `stored` are the messages of the group's topics, in copies that no handler has seen.
@@ -245,8 +245,8 @@ def look_for_chaos(bench: chaos_trial.Bench, result: RunResult, stored: Iterable
     acked = {message.msg_id for message in result.acked}
     bench.messages = [message for message in stored if message.msg_id in got]
     done = frozenset(index for index, message in enumerate(bench.messages) if message.msg_id in acked)
-    parts = parts_of(bench.messages, bench.options.consume_message_batch_max_size)
-    if (found := Search(bench, parts, done).run()) is not None:
+    parts = split_by_queue(bench.messages, bench.options.consume_message_batch_max_size)
+    if (found := ChaosSearch(bench, parts, done).run()) is not None:
         raise NotRepeatableError(found, result)
 
 

@@ -17,13 +17,13 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import batch_in_background
 from rmqd.consumer.handling.handler_failures import not_acknowledged
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_handler, call_start_or_stop
-from rmqd.consumer.handling.in_place_retries import give_up
+from rmqd.consumer.handling.in_place_retries import dead_letter_by_name
 from rmqd.handler_api.batch import Batch, LoadedHandler, Outcome
 from rmqd.handler_api.once.once_group import once_of
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.plain_text import describe, duration
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
-from rmqd.testing.chaos.chaos_memory import Memory, plain
+from rmqd.testing.chaos.chaos_memory import ReachableObjects, plain_state
 from rmqd.testing.chaos.killed import NoProcessError, OtherProcesses, ProcessResults, RunsInLoop
 from rmqd.wire.messages.message import Message, once_in_group
 
@@ -123,13 +123,13 @@ T = TypeVar("T")
 MAX_ATTEMPTS: Final = 17  # Java's meaning of max_reconsume_times -1; also used without a limit
 PATIENCE_SECONDS: Final = 10.0
 MIN_PATIENCE_SECONDS: Final = 1.0
-CALLS_OF_PATIENCE: Final = 50  # a call that takes this many times longer than the longest one hangs
+HANG_FACTOR: Final = 50  # a call that takes this many times longer than the longest one hangs
 HUNG: Final = "never done: the call does not return"
 NOT_BEGUN: Final = "not begun"
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ChaosStep:
     """A delivery that was made."""
 
     delivery: ChaosDelivery
@@ -145,7 +145,7 @@ class HistoryResult:
     state: Any
     fates: Mapping[int, str]
     """The outcome of each message in its last delivery, by index."""
-    steps: tuple[Step, ...]
+    steps: tuple[ChaosStep, ...]
     awaits: int
     """The maximum in one call."""
 
@@ -156,7 +156,7 @@ class HistoryResult:
 
 
 @dataclass(slots=True)
-class Bench:
+class ChaosBench:
     """The environment of histories: the handler, its messages, and the state to compare."""
 
     make: Callable[[], LoadedHandler]
@@ -169,7 +169,7 @@ class Bench:
     """None if the handler is only called in this process."""
     messages: Sequence[Message] = ()
     patience_seconds: float = PATIENCE_SECONDS
-    memory: Memory = field(init=False)
+    memory: ReachableObjects = field(init=False)
     before: Any = field(init=False)
     is_async: bool = field(init=False)
 
@@ -177,7 +177,7 @@ class Bench:
         handler = self.make()
         self.is_async = handler.is_async
         roots = [one for one in (handler.handle, self.state, self.reset) if one is not None]
-        self.memory = Memory(roots, self.package)
+        self.memory = ReachableObjects(roots, self.package)
         self.before = self.look()
 
     def fresh(self) -> bool:
@@ -187,32 +187,32 @@ class Bench:
             self.reset()
         return self.state is None or bool(self.look() == self.before)
 
-    def look(self, memory: Memory | None = None) -> Any:
+    def look(self, memory: ReachableObjects | None = None) -> Any:
         """Return the current state: from `state`, or from the handler's memory in this process."""
         if self.state is None:
             kept = memory or self.memory
-            return plain(kept.values(), kept.is_own)
+            return plain_state(kept.values(), kept.is_own)
         value = self.state()
         if asyncio.iscoroutine(value):
             value.close()
             raise TypeError("state is an async function; expected a synchronous function that returns the state")
-        return plain(value, self.memory.is_own)
+        return plain_state(value, self.memory.is_own)
 
     def run(self, history: History, *, look_each: bool = False) -> HistoryResult:
         """Run a history with a new handler. Raises the errors of its constructor, `start` and `stop`.
 
         Deliveries before a kill run in a process that dies: raises NoProcessError if no process can be used.
         """
-        steps, fates = list[Step](), dict[int, str]()
+        steps, fates = list[ChaosStep](), dict[int, str]()
         while kills := [number for number, one in enumerate(history, start=1) if one.how == "killed"]:
             before, history = history[: kills[0]], history[kills[0] :]
-            ended = self.run_elsewhere(before, look_each=look_each)
-            steps += map(Step, before, ended.outcomes, ended.states)
+            ended = self.run_in_other_process(before, look_each=look_each)
+            steps += map(ChaosStep, before, ended.outcomes, ended.states)
             fates |= ended.fates
         ending = ChaosTrial(self).run(history, look_each=look_each)
         return replace(ending, fates={**fates, **ending.fates}, steps=(*steps, *ending.steps))
 
-    def run_elsewhere(self, history: History, *, look_each: bool = False) -> ProcessResults:
+    def run_in_other_process(self, history: History, *, look_each: bool = False) -> ProcessResults:
         """Run a history in another process, which dies if its last delivery is a kill. Raises NoProcessError."""
         if self.others is None:
             raise NoProcessError("it was not requested")
@@ -223,10 +223,10 @@ class Bench:
 class ChaosTrial:
     """One handler and its calls."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: ChaosBench) -> None:
         self._bench = bench
         self._handler = bench.make()
-        self._memory = Memory([self._handler.handle], bench.package) if bench.state is None else None
+        self._memory = ReachableObjects([self._handler.handle], bench.package) if bench.state is None else None
         self._context = contextvars.copy_context()
         self._context.run(once_in_group.set, once_of(bench.options.group))
         self._expired: dict[QueueBatch, int] = {}
@@ -251,7 +251,7 @@ class ChaosTrial:
         try:
             for delivery in history:
                 outcome = self.deliver(delivery)
-                steps.append(Step(delivery, outcome, bench.look(self._memory) if look_each else None))
+                steps.append(ChaosStep(delivery, outcome, bench.look(self._memory) if look_each else None))
                 if HUNG in self.fates.values():
                     break  # the next delivery would hang as well
             if bench.state is None:
@@ -292,7 +292,7 @@ class ChaosTrial:
             for index, message in enumerate(now):
                 fate = refused.get(index, "handled")
                 fate = HUNG if isinstance(called.error, DidNotReturnError) else fate
-                if fate == NOT_BEGUN:  # not an attempt
+                if fate == NOT_BEGUN:  # a call that did not begin is not an attempt
                     again.append(message)
                 elif fate == "again" and message.reconsume_times + 1 < self._most_attempts:
                     message.count_attempt()
@@ -315,7 +315,7 @@ class ChaosTrial:
         batch = batch_in_background(options, messages)
         called = await self._call_batch(batch, 0)
         if options.failures is not None:
-            give_up(batch, called.error, options.failures.dead_letter_on)
+            dead_letter_by_name(batch, called.error, options.failures.dead_letter_on)
         refused: dict[int, str] = {}
         for index, decision in not_acknowledged(batch, called.error).items():
             level = options.delay_level_when_next_consume if decision.delay_level is None else decision.delay_level

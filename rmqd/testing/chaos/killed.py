@@ -25,7 +25,7 @@ from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
-BEHIND_ITS_END: Final = 0  # kill after the handler's last line, before the offset is committed
+AFTER_LAST_LINE: Final = 0  # kill after the handler's last line, before the offset is committed
 CALL_SECONDS: Final = 60.0
 
 
@@ -60,7 +60,7 @@ class KilledDelivery:
 
     part: QueueBatch
     moment: int | None
-    """The line before which it dies, from 1; BEHIND_ITS_END; None: it does not die."""
+    """The line before which it dies, from 1; AFTER_LAST_LINE; None: it does not die."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.child_process import ChildChannel, send_at_once
 from rmqd.testing.chaos.chaos_history import ChaosDelivery
-from rmqd.testing.chaos.chaos_trial import Bench, ChaosTrial
-from rmqd.testing.chaos.killed import BEHIND_ITS_END, KilledCall, KilledDelivery, KillPlace, KillSpec
+from rmqd.testing.chaos.chaos_trial import ChaosBench, ChaosTrial
+from rmqd.testing.chaos.killed import AFTER_LAST_LINE, KilledCall, KilledDelivery, KillPlace, KillSpec
 from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ def main(descriptor: int) -> None:
 
 def _started(spec: KillSpec, killing: _Killing, in_loop: Any) -> ChaosTrial:
     group = GroupToRun(spec.name, spec.settings)
-    bench = Bench(
+    bench = ChaosBench(
         lambda: killing.around(group.make_handler()),
         group.options(Path(spec.state_dir)),
         in_loop,
@@ -126,7 +126,7 @@ class _Killing:
 
     def _at_the_end(self) -> None:
         if self.moment is not None:
-            self._die("after its last line" if self.moment == BEHIND_ITS_END else "after its last line, before return")
+            self._die("after its last line" if self.moment == AFTER_LAST_LINE else "after its last line, before return")
 
     def _die(self, place: str) -> None:
         """Kill this process, and processes that the handler has forked: it is the leader of a session."""

@@ -115,7 +115,7 @@ _CONDITION: Final = re.compile(r"[=<>]|!|\b(?:not|is|in|like|between)\s", re.IGN
 
 def filter_mistake(expression: str, kind: str) -> str | None:
     """Return why a filter probably matches no message, and the intended one; None if the filter is fine."""
-    if (meant := meant_filter(expression, kind)) is None:
+    if (meant := intended_filter(expression, kind)) is None:
         return None
     why = "matches no message: || joins tags"
     if kind == EXPRESSION_SQL92:
@@ -123,10 +123,10 @@ def filter_mistake(expression: str, kind: str) -> str | None:
     return f"{expression!r} {why}; expected {meant}"
 
 
-def meant_filter(expression: str, kind: str) -> str | None:
+def intended_filter(expression: str, kind: str) -> str | None:
     """Return the probably intended filter if this one matches no message; None if this one is fine."""
     straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
-    named = "TAGS" in straight  # then `tag` is a property
+    named = "TAGS" in straight  # if the filter names TAGS, `tag` is a property
     condition = (
         straight if named else _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
     )

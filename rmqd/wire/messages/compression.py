@@ -26,7 +26,7 @@ from rmqd.wire.messages.properties import (
 from rmqd.wire.messages.record import member_records
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # the default of `max_body_size`; also the largest frame
-LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
+ZLIB_LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
 _LIKELY_RATIO: Final = 32
 _MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024  # as in Java; libzstd rejects larger windows by default
 _LZ4_SLICE_BYTES: Final = 4 * 1024  # decompresses to at most 255 times as much
@@ -46,15 +46,15 @@ class _Frame(Protocol):
 def compress(body: bytes, kind: CompressionType) -> bytes:
     """Compress a body as Java's producer does. `compressed_flag(kind)` gives the bits to set."""
     if kind is CompressionType.ZLIB:
-        return zlib.compress(body, LEVEL)
+        return zlib.compress(body, ZLIB_LEVEL)
     # imported late: most topics need neither library, and they take time to load
     if kind is CompressionType.LZ4:
         import lz4.frame  # type: ignore[import-untyped]
 
-        return bytes(lz4.frame.compress(body, compression_level=LEVEL))
+        return bytes(lz4.frame.compress(body, compression_level=ZLIB_LEVEL))
     import zstandard
 
-    return zstandard.ZstdCompressor(level=LEVEL).compress(body)
+    return zstandard.ZstdCompressor(level=ZLIB_LEVEL).compress(body)
 
 
 def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -150,8 +150,8 @@ def _join_frames(body: bytes, slice_bytes: int, start: Callable[[], _Frame], max
 
 
 # Opening up to this size takes a few milliseconds, and so does not need a thread.
-AT_ONCE_STORED_BYTES: Final = 64 * 1024
-AT_ONCE_OPENED_BYTES: Final = 1024 * 1024
+INLINE_STORED_BYTES: Final = 64 * 1024
+INLINE_OPENED_BYTES: Final = 1024 * 1024
 NO_LIMIT: Final = 2**63
 
 
@@ -190,7 +190,7 @@ class BlockDecompression:
     def at_once(self) -> bool:
         """Open as much as takes little time. Returns whether that was everything."""
         stored = sum(message.stored_size for message in self._block.messages if message.is_closed)
-        return stored <= AT_ONCE_STORED_BYTES and self._open(min(self._max, AT_ONCE_OPENED_BYTES), AT_ONCE_OPENED_BYTES)
+        return stored <= INLINE_STORED_BYTES and self._open(min(self._max, INLINE_OPENED_BYTES), INLINE_OPENED_BYTES)
 
     def rest(self) -> None:
         """Open the remaining messages while there is room."""

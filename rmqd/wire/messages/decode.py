@@ -35,11 +35,11 @@ from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import (
     BORN_HOST_V6,
-    CLOSED,
+    ENCODED_FLAGS,
     INNER_BATCH,
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
-    KNOWN,
+    KNOWN_FLAGS,
     NEED_UNWRAP,
     STORE_HOST_V6,
 )
@@ -51,7 +51,7 @@ _unpack_ipv4 = Struct(">III8xq8xi16xq20xI").unpack_from
 _UNSIGNED = Struct(">I")
 _LONG = Struct(">q")
 _SHORT = Struct(">H")
-_UNUSUAL: Final = CLOSED | ~KNOWN
+_UNUSUAL: Final = ENCODED_FLAGS | ~KNOWN_FLAGS
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _NOT_PLAIN: Final = (_UNUSUAL | _HOSTS_V6) & 0xFFFFFFFF
 # the fields that the native core sets, in its order
@@ -204,7 +204,7 @@ def stored_properties(record: bytes) -> dict[str, str]:
 
 def _unknown(sys_flag: int) -> str | None:
     """Return the reason if a record's flags forbid reading its body, else None."""
-    if unknown := sys_flag & ~KNOWN & 0xFFFFFFFF:
+    if unknown := sys_flag & ~KNOWN_FLAGS & 0xFFFFFFFF:
         return f"its sys flag has bits that rmqd does not know: 0x{unknown:X}"
     if sys_flag & NEED_UNWRAP and not sys_flag & INNER_BATCH:
         return "its sys flag has NEED_UNWRAP (0x40) without INNER_BATCH (0x80)"

@@ -294,7 +294,7 @@ class Message(Record):
         """Subtract deliveries that `count_attempt` counted and that do not count after all."""
         self._reconsume_times = max(0, self.reconsume_times - number)
 
-    def popped_as(self, queue_offset: int, tries: int) -> None:
+    def set_popped_offset(self, queue_offset: int, tries: int) -> None:
         """Set offset and number of pops in a lite topic, because the record has the numbers of the parent topic."""
         self.queue_offset, self._reconsume_times = queue_offset, tries
 

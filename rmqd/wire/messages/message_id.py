@@ -55,7 +55,7 @@ def host_text(address: bytes) -> str:
 @lru_cache(maxsize=1024)  # a broker writes its clients' addresses into every message
 def parse_host(address: str) -> bytes:
     """Encode an address "ip:port", IPv6 in brackets, in stored form. Raises InvalidMessageError if it is not valid."""
-    import ipaddress  # takes a while to load, and consumers do not need it
+    import ipaddress  # slow to import, and consumers do not need it
 
     host, _, port = address.rpartition(":")
     try:

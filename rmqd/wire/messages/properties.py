@@ -128,8 +128,8 @@ NEED_UNWRAP: Final = 0x40
 INNER_BATCH: Final = 0x80
 COMPRESSION_MASK: Final = 0x700
 COMPRESSION_SHIFT: Final = 8
-KNOWN: Final = 0x7FF  # the sum of the bits above
-CLOSED: Final = COMPRESSED | NEED_UNWRAP  # the stored body must be opened before a handler sees it
+KNOWN_FLAGS: Final = 0x7FF  # the sum of the bits above
+ENCODED_FLAGS: Final = COMPRESSED | NEED_UNWRAP  # the stored body must be opened before a handler sees it
 
 
 class CompressionType(IntEnum):

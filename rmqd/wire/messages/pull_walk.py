@@ -53,7 +53,7 @@ class BadRecord(Contradiction):
     frame: bytes  # kept to compare it with the next response
     takes_rest: bool
 
-    def is_as(self, other: BadRecord) -> bool:
+    def has_same_bytes(self, other: BadRecord) -> bool:
         """Return whether both are the same bytes at the same offset."""
         if self.takes_rest or other.takes_rest:
             size = min(len(self.frame), len(other.frame), _MAX_COMPARED_BYTES)
@@ -113,11 +113,11 @@ class ReplyWalk:
             return Contradiction(self.offset, f"it would continue at {self._next}, but the queue ends at {self._max}")
         return self._gap(self._next)
 
-    def believe(self, to: int) -> None:
+    def skip_confirmed_gap(self, to: int) -> None:
         """Walk over a confirmed gap that ends at `to`."""
         self.offset = to
 
-    def pass_over(self, record: BadRecord) -> None:
+    def skip_bad_record(self, record: BadRecord) -> None:
         """Walk over a bad record. If the end of the record is unknown, the walk over the response ends with it."""
         self._index += 1
         self.offset = record.offset + (1 if record.takes_rest else _offsets_of(record.message))

@@ -38,9 +38,9 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import (
     BORN_HOST_V6,
-    CLOSED,
     COMPRESSED,
     COMPRESSION_MASK,
+    ENCODED_FLAGS,
     INNER_BATCH,
     NEED_UNWRAP,
     STORE_HOST_V6,
@@ -156,7 +156,7 @@ class Record:
     @property
     def is_closed(self) -> bool:
         """Whether the stored body must be opened for handlers: it is compressed, or a batch."""
-        return bool(self.sys_flag & CLOSED)
+        return bool(self.sys_flag & ENCODED_FLAGS)
 
     @property
     def is_member(self) -> bool:

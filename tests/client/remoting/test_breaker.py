@@ -77,10 +77,10 @@ def test_pauses_grow_to_a_limit_and_differ(breakers: Breakers, clock: ManualCloc
 
 def test_a_line_on_which_connections_break_is_tried_again_soon(breakers: Breakers, clock: ManualClock) -> None:
     """A broker strikes a member off with its connection, and after a second others take the member's queues."""
-    breakers.broke(HOST, failure())
+    breakers.record_break(HOST, failure())
     assert not breakers.is_open(HOST)
     for _ in range(12):
-        breakers.broke(HOST, failure())
+        breakers.record_break(HOST, failure())
         assert 0 < pause_seconds(breakers, clock) < MISSING_MEMBER_SECONDS
         breakers.answered(HOST)
     breakers.failed(HOST, failure())

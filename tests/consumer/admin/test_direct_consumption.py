@@ -132,7 +132,7 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_said_so(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the broker gives up waiting, as it would tell the operator nothing."""
-    monkeypatch.setattr("rmqd.consumer.admin.member_requests.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.RESPONSE_SECONDS", 0.1)
     ended: list[str] = []
 
     async def handle(batch: Batch) -> None:

@@ -182,11 +182,11 @@ def test_a_property_of_ones_own_is_a_key() -> None:
 
 def test_a_message_waits_for_another_one_if_only_one_key_of_several_has_two() -> None:
     queue = queue_of(["a", "b"])
-    assert not queue.has_behind
+    assert not queue.has_waiting_for_key
     more(queue, ["b"])
-    assert queue.has_behind
+    assert queue.has_waiting_for_key
     queue.finish(queue.take(2))
-    assert not queue.has_behind
+    assert not queue.has_waiting_for_key
 
 
 def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue() -> None:

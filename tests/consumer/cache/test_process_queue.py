@@ -196,7 +196,7 @@ def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
     queue = queue_of(block_of(range(2)))
     assert not queue.waits_for_room
     for is_full in (True, False):
-        queue.note_full(is_full)
+        queue.set_full(is_full)
         assert queue.waits_for_room == is_full
 
 
@@ -415,17 +415,17 @@ def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
     queue = queue_of(block_of(range(10, 14)))
     queue.finish(queue.take(3))
     queue.continue_at(11)
-    assert (queue.commit_offset(), queue.reaches_past()) == (11, True)
+    assert (queue.commit_offset(), queue.reaches_cached_message()) == (11, True)
     queue.finish(queue.take(1))
-    assert (queue.commit_offset(), queue.reaches_past()) == (11, False)
+    assert (queue.commit_offset(), queue.reaches_cached_message()) == (11, False)
 
 
 def test_a_message_at_the_next_offset_is_in_the_way_too() -> None:
     """Whichever reply it came with."""
     queue = queue_of(block_of([10, 11]), block_of([12, 13]))
-    assert not queue.reaches_past()
+    assert not queue.reaches_cached_message()
     queue.continue_at(13)
-    assert queue.reaches_past()
+    assert queue.reaches_cached_message()
 
 
 def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:

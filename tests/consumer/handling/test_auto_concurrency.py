@@ -53,7 +53,7 @@ async def test_calls_that_fail_raise_no_limit(is_expired: bool) -> None:
     worker.expired = is_expired
     for _ in range(2000):
         with pytest.raises(ConnectionError):
-            await auto.occupy(partial(auto.measure, fail, worker), worker, Batch([], MessageQueue(TOPIC, BROKER, 0)))
+            await auto.time_slot(partial(auto.measure, fail, worker), worker, Batch([], MessageQueue(TOPIC, BROKER, 0)))
         auto.poll()
     assert auto.limit == 1
 
@@ -69,7 +69,7 @@ def test_calls_that_run_into_their_deadline_lower_the_limit() -> None:
         began = service.clock.now
         service.clock.now += TIMEOUT_SECONDS
         for _ in range(4 * before):
-            auto.ran_out(began)
+            auto.record_expiry(began)
         auto.poll()
     assert auto.limit == before // 4
 

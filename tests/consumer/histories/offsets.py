@@ -54,7 +54,7 @@ class _Watcher:
     def set_back(self, offset: int) -> None:
         self.back.append(offset)
 
-    def overlapped(self, messages: int) -> None:
+    def count_handled_twice(self, messages: int) -> None:
         pass
 
 

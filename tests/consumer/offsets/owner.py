@@ -98,7 +98,7 @@ class Overlaps:
     def __init__(self) -> None:
         self.messages = 0
 
-    def overlapped(self, messages: int) -> None:
+    def count_handled_twice(self, messages: int) -> None:
         self.messages += messages
 
     def set_back(self, offset: int) -> None:

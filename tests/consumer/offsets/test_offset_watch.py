@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.offsets.persistence import SURE_SECONDS, WATCH_SECONDS, OffsetWatch
+from rmqd.consumer.offsets.persistence import RESET_SECONDS, WATCH_SECONDS, OffsetWatch
 
 BEGAN = 1000.0  # monotonic
 FOUND = 10  # at the take-over
@@ -24,7 +24,7 @@ class Told:
     def set_back(self, offset: int) -> None:
         self.resets.append(offset)
 
-    def overlapped(self, messages: int) -> None:
+    def count_handled_twice(self, messages: int) -> None:
         self.overlaps.append(messages)
 
 
@@ -46,7 +46,7 @@ def look(watch: OffsetWatch, stored: int | None, offset: int = 15, *ours: int, a
 
 def test_a_pull_that_nobody_hears_of_is_outlived() -> None:
     """A broker holds one for 15 s, and up to 5 s longer. Our own pull, which is new, tells within a few seconds."""
-    assert (WATCH_SECONDS, SURE_SECONDS) == (25.0, 4.0)
+    assert (WATCH_SECONDS, RESET_SECONDS) == (25.0, 4.0)
 
 
 def test_the_look_ends_with_its_time(watch: OffsetWatch) -> None:
@@ -64,20 +64,20 @@ def test_what_nobody_has_moved_is_committed_over(watch: OffsetWatch, told: Told)
 def test_a_lower_offset_is_a_reset_once_it_has_stayed(watch: OffsetWatch, told: Told) -> None:
     """Our own pull would have brought it within that time otherwise. It is told once."""
     assert not look(watch, 3)
-    assert not look(watch, 3, after=SURE_SECONDS - 0.1)
+    assert not look(watch, 3, after=RESET_SECONDS - 0.1)
     assert told.resets == []
-    assert not look(watch, 3, after=SURE_SECONDS)
+    assert not look(watch, 3, after=RESET_SECONDS)
     assert told.resets == [3]
-    assert not look(watch, 3, after=SURE_SECONDS * 3)
+    assert not look(watch, 3, after=RESET_SECONDS * 3)
     assert (told.resets, told.overlaps) == ([3], [])
 
 
 def test_a_reset_that_is_changed_is_waited_for_anew(watch: OffsetWatch, told: Told) -> None:
     assert not look(watch, 3)
-    assert not look(watch, 5, after=SURE_SECONDS)
-    assert not look(watch, 5, after=2 * SURE_SECONDS - 0.1)
+    assert not look(watch, 5, after=RESET_SECONDS)
+    assert not look(watch, 5, after=2 * RESET_SECONDS - 0.1)
     assert told.resets == []
-    assert not look(watch, 5, after=2 * SURE_SECONDS)
+    assert not look(watch, 5, after=2 * RESET_SECONDS)
     assert told.resets == [5]
 
 
@@ -85,7 +85,7 @@ def test_a_lower_offset_is_looked_at_beyond_the_time(watch: OffsetWatch, told: T
     """It came in the last moment, and is judged as any other."""
     assert not look(watch, 3, after=WATCH_SECONDS - 0.1)
     assert not watch.is_over(BEGAN + WATCH_SECONDS)
-    assert not look(watch, 3, after=WATCH_SECONDS + SURE_SECONDS)
+    assert not look(watch, 3, after=WATCH_SECONDS + RESET_SECONDS)
     assert told.resets == [3]
 
 
@@ -95,7 +95,7 @@ def test_a_lower_offset_that_is_gone_again_was_none(watch: OffsetWatch, told: To
     assert not look(watch, 3)
     assert look(watch, stored, after=1.0)
     assert watch.is_over(BEGAN + WATCH_SECONDS)
-    assert not look(watch, 3, after=SURE_SECONDS)
+    assert not look(watch, 3, after=RESET_SECONDS)
     assert told.resets == []
 
 
@@ -115,8 +115,8 @@ def test_a_late_commit_of_a_former_owner_is_no_reset(told: Told) -> None:
     """Where it was not known to be gone, nothing tells how low its last commit may be."""
     watch = OffsetWatch(told, BEGAN + WATCH_SECONDS, None, 0, FOUND)
     assert look(watch, 3)
-    assert look(watch, 3, after=SURE_SECONDS)
-    assert look(watch, 0, after=SURE_SECONDS)
+    assert look(watch, 3, after=RESET_SECONDS)
+    assert look(watch, 0, after=RESET_SECONDS)
     assert (told.resets, told.overlaps) == ([], [])
 
 
@@ -131,7 +131,7 @@ def test_a_commit_that_was_not_taken_tells_of_a_reset(watch: OffsetWatch, told: 
     watch.is_reset = True
     assert not watch.is_over(BEGAN + WATCH_SECONDS)
     assert not look(watch, 12)
-    assert not look(watch, 12, after=SURE_SECONDS)
+    assert not look(watch, 12, after=RESET_SECONDS)
     assert (told.resets, told.overlaps) == ([12], [])
 
 
@@ -141,8 +141,8 @@ def test_over_another_connection_nothing_lower_is_a_reset(watch: OffsetWatch, to
     watch.is_reset = True
     watch.lose_connection()
     assert not watch.is_over(BEGAN + WATCH_SECONDS)
-    assert look(watch, 3, after=SURE_SECONDS)
-    assert look(watch, 0, after=SURE_SECONDS)
+    assert look(watch, 3, after=RESET_SECONDS)
+    assert look(watch, 0, after=RESET_SECONDS)
     watch.is_doubtful = False
     assert watch.is_over(BEGAN)
     assert (told.resets, told.overlaps) == ([], [])

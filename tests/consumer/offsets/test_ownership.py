@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.persistence import SURE_SECONDS, WATCH_SECONDS
+from rmqd.consumer.offsets.persistence import RESET_SECONDS, WATCH_SECONDS
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -277,7 +277,7 @@ async def test_a_lower_offset_after_a_take_over_in_peace_is_an_operators(owner: 
     owner.store.take_over(owner.queue, 4, resets)
     owner.set_back(2)
     await owner.persist(7)
-    await owner.clock.advance(SURE_SECONDS)
+    await owner.clock.advance(RESET_SECONDS)
     await owner.persist(7)
     assert (owner.commits, resets.offsets) == ([], [2])
 
@@ -313,6 +313,6 @@ async def test_after_a_commit_that_a_waiting_reset_kept_out_nothing_is_committed
     owner.broker.peer.on(UPDATE, owner.broker.update)
     owner.set_back(6)
     await owner.persist(8)
-    await owner.clock.advance(SURE_SECONDS)
+    await owner.clock.advance(RESET_SECONDS)
     await owner.persist(9)
     assert (owner.commits, resets.offsets, owner.stored) == ([], [6], 6)

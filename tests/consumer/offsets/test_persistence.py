@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.offsets.persistence import LATE_SECONDS, STEP_SECONDS, OffsetPersistence
+from rmqd.consumer.offsets.persistence import STEP_SECONDS, TOLERATED_DELAY_SECONDS, OffsetPersistence
 from rmqd.runtime import clock as rmqd_clock
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
@@ -132,7 +132,7 @@ async def test_a_round_commits_what_the_queues_say_at_that_moment(group: _Group)
 
 async def test_pulls_carry_no_commits_where_a_step_between_two_rounds_is_late(group: _Group) -> None:
     await group.clock.advance(INTERVAL_SECONDS / 2)
-    assert 0 < group.store.carries_until - group.clock.monotonic() <= STEP_SECONDS + LATE_SECONDS
+    assert 0 < group.store.carries_until - group.clock.monotonic() <= STEP_SECONDS + TOLERATED_DELAY_SECONDS
 
 
 async def test_each_interval_commits_once(group: _Group) -> None:

@@ -74,7 +74,7 @@ def open_files(path: Path) -> int:
 def test_another_process_is_refused_and_told_whose_it_is(path: Path) -> None:
     with holder(path) as other:
         with pytest.raises(InUseError, match=rf"in use by process {other.pid} on {socket.gethostname()}"):
-            process_lock.hold(path)
+            process_lock.lock_file(path)
         with pytest.raises(InUseError):
             process_lock.check_unlocked(path)
 
@@ -85,18 +85,18 @@ def test_kill_9_frees_it(path: Path) -> None:
         other.send_signal(signal.SIGKILL)
         other.wait()
 
-        process_lock.hold(path)
+        process_lock.lock_file(path)
 
 
 def test_a_process_may_take_its_own_lock_again(path: Path, tmp_path: Path) -> None:
     """So that a group that is reloaded, or a second group, does not shut itself out; however the path is written."""
-    process_lock.hold(path)
-    process_lock.hold(path)
+    process_lock.lock_file(path)
+    process_lock.lock_file(path)
     process_lock.check_unlocked(tmp_path / "x" / ".." / "lock")
 
 
 def test_it_is_held_by_this_process_under_its_name(path: Path) -> None:
-    process_lock.hold(path)
+    process_lock.lock_file(path)
 
     assert not is_free(path)
     assert path.read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
@@ -104,16 +104,16 @@ def test_it_is_held_by_this_process_under_its_name(path: Path) -> None:
 
 def test_who_is_refused_hears_by_whom_and_takes_nothing(path: Path) -> None:
     with somebody(path):
-        for ask in (process_lock.hold, process_lock.check_unlocked):
+        for ask in (process_lock.lock_file, process_lock.check_unlocked):
             with pytest.raises(InUseError) as caught:
                 ask(path)
             assert caught.value.owner == "4711 on elsewhere"
             assert path.read_text() == "4711 on elsewhere\n"
         assert open_files(path) == 1
-    process_lock.hold(path)
+    process_lock.lock_file(path)
     assert not is_free(path)
 
 
 def test_a_folder_that_is_missing_is_the_callers_problem(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        process_lock.hold(tmp_path / "missing" / "lock")
+        process_lock.lock_file(tmp_path / "missing" / "lock")

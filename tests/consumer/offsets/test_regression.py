@@ -69,7 +69,7 @@ async def test_the_masters_word_moves_an_offset_and_is_counted_as_a_fall(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Below what was committed; above it is none."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 0)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 0)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4
     broker.answer_pull(
@@ -123,7 +123,7 @@ async def test_a_master_that_has_less_for_a_moment_moves_no_offset(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that was a slave until now, or one that is a master no more: it is asked again, and logged once."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 60)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 60)
     await broker.store(queue, *[b"%d" % number for number in range(6)])
     broker.offsets[GROUP, queue] = 4
     less = broker.nothing(queue, MOVED, 2, "OFFSET_OVERFLOW_BADLY")

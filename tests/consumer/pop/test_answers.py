@@ -186,7 +186,7 @@ async def test_a_message_that_was_kept_hidden_is_acknowledged_by_its_new_handle(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one whose new handle is on its way is acknowledged by that, not by the one that ends with it."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.KEEP_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.ACK_INTERVAL_SECONDS", 0.01)
     handler = Blocked()
     pop.add(4, 6, invisible_ms=200)
     async with member(pop.address, handler, consume_mode="pop"):
@@ -224,7 +224,7 @@ async def test_a_result_after_the_time_is_thrown_away_and_counted(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch, *, fails: bool
 ) -> None:
     """The broker, which did not hide it for longer, shows it to others by then."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.KEEP_SECONDS", 0.01)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_assignment.ACK_INTERVAL_SECONDS", 0.01)
     pop.change_answer = lambda: Reply(ResponseCode.SYSTEM_ERROR, "cannot")
 
     async def slow(batch: Batch) -> None:

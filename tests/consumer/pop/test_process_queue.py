@@ -29,12 +29,12 @@ class Receipts:
         block.settled.update(offsets)
         self.acknowledged += offsets
 
-    def relieve(self) -> None:
+    def on_room(self) -> None:
         self.relieved += 1
 
 
 def queue_of(receipts: Receipts, *blocks: PopBlock) -> PopProcessQueue:
-    queue = PopProcessQueue(POPPED, TopicStats(POPPED.topic, is_retry=False), "", receipts, receipts.relieve)  # type: ignore[arg-type]
+    queue = PopProcessQueue(POPPED, TopicStats(POPPED.topic, is_retry=False), "", receipts, receipts.on_room)  # type: ignore[arg-type]
     for block in blocks:
         queue.put(block, 0)
     return queue
@@ -71,12 +71,12 @@ def test_what_nobody_has_is_left_to_others_and_not_acknowledged() -> None:
     receipts, block = Receipts(), popped(range(4), 60)
     queue = queue_of(receipts, block, other := popped([9], 60))
     taken = queue.take(2)
-    assert queue.waiting_of(block) == [2, 3]
+    assert queue.unhandled_offsets(block) == [2, 3]
     queue.discard_waiting(block)
     queue.finish(taken)
     assert receipts.acknowledged == [0, 1]
     assert [message.queue_offset for message in queue.pending] == [9]
-    assert queue.waiting_of(other) == [9]
+    assert queue.unhandled_offsets(other) == [9]
 
 
 def test_messages_put_back_come_block_by_block() -> None:

@@ -42,7 +42,7 @@ class Case:
         self.beats = 0
         self.answers = asyncio.Event()
         self.answers.set()
-        self.soon = 0
+        self.start_soon = 0
         self.modes = {TOPIC: MessageRequestMode.PULL}
         self.broker = broker
         for topic in (TOPIC, RETRY, pop_retry_topic(GROUP, TOPIC)):
@@ -57,7 +57,7 @@ class Case:
             watch=self.watched.add, unwatch=self.watched.discard, refresh=self.client.routes.refresh,
             queues=self.client.routes.queues, address_for=self.client.routes.address_for,
         )  # fmt: skip
-        heartbeat = SimpleNamespace(beat=self._beat, beat_soon=self._beat_soon)
+        heartbeat = SimpleNamespace(send_heartbeats=self._beat, send_heartbeats_soon=self._beat_soon)
         options = SimpleNamespace(group=GROUP, subscriptions={TOPIC: "*"}, pop_invisible_time_seconds=INVISIBLE_SECONDS)
         stats = {retry_topic(GROUP): TopicStats(retry_topic(GROUP), is_retry=True)}
         self.context: Any = SimpleNamespace(
@@ -92,7 +92,7 @@ class Case:
         await self.answers.wait()
 
     def _beat_soon(self) -> None:
-        self.soon += 1
+        self.start_soon += 1
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(
         await case.round()
     assert case.retries.ending == {RETRY}
     assert case.retries.is_over(RETRY, ())
-    assert (case.retries.ending, case.is_read(), case.watched, case.soon) == (set(), False, set(), 1)
+    assert (case.retries.ending, case.is_read(), case.watched, case.start_soon) == (set(), False, set(), 1)
     changes = case.changes
     for _ in range(4):
         await case.round()

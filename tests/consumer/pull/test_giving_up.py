@@ -106,10 +106,10 @@ class Case:
     def begin(self, seconds: float = 10.0, *, last: bool = False) -> asyncio.Task[None]:
         """Give up, as a rebalance does or the end of the group (`last`)."""
         self.signal.begin(seconds, last=last)
-        return asyncio.create_task(self.giving_up.run(self.loop, self.moved_to))
+        return asyncio.create_task(self.giving_up.run(self.loop, self.set_new_start))
 
     async def abandon(self) -> None:
-        await self.giving_up.abandon(self.loop, self.moved_to)
+        await self.giving_up.abandon(self.loop, self.set_new_start)
 
     def finish(self, *numbers: int) -> None:
         self.queue.finish([self.handed[number] for number in numbers])
@@ -120,7 +120,7 @@ class Case:
     async def _release(self, queue: object) -> None:
         self.released.append(queue)
 
-    def moved_to(self) -> int | None:
+    def set_new_start(self) -> int | None:
         if len(self.moved) > 1:
             return self.moved.popleft()
         return self.moved[0] if self.moved else None
@@ -378,7 +378,7 @@ async def test_a_group_that_fails_waits_three_seconds_at_most(clock: ManualClock
     assert not abandoning.done()
     await clock.advance(0.2)
     await abandoning
-    await case.giving_up.abandon(None, case.moved_to)
+    await case.giving_up.abandon(None, case.set_new_start)
     assert (case.store.asked, case.duplicates()) == ([0], {}), "what is stored is higher: nothing comes again"
 
 

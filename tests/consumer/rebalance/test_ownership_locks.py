@@ -12,9 +12,9 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.membership import BACK_SECONDS
+from rmqd.consumer.rebalance.membership import RETURN_SECONDS
 from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
-from rmqd.consumer.rebalance.queue_lock import LOCKED_AT_ONCE, RENEW_SECONDS, BrokerLocks
+from rmqd.consumer.rebalance.queue_lock import QUEUES_PER_REQUEST, RENEW_SECONDS, BrokerLocks
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
@@ -76,7 +76,7 @@ async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case
     broker.create_topic(TOPIC, 2)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
-    clock.turn(BACK_SECONDS)
+    clock.turn(RETURN_SECONDS)
     yield Case(broker, client, clock)
     await client.remoting.close()
 
@@ -254,7 +254,7 @@ async def test_a_queue_that_comes_back_without_its_lock_is_locked_as_soon_as_tha
 
 async def test_a_wide_group_asks_for_some_of_its_locks_at_once(case: Case) -> None:
     """The answer for thousands of queues would come after the request's deadline of a second."""
-    queues = [MessageQueue(TOPIC, case.one.broker_name, number) for number in range(2 * LOCKED_AT_ONCE + 1)]
+    queues = [MessageQueue(TOPIC, case.one.broker_name, number) for number in range(2 * QUEUES_PER_REQUEST + 1)]
     locks = BrokerLocks(case.client, NAME)
     assert await locks.lock(case.one.broker_name, queues) == frozenset(queues)
     assert case.ours() == set(queues)
@@ -262,4 +262,4 @@ async def test_a_wide_group_asks_for_some_of_its_locks_at_once(case: Case) -> No
     assert not case.ours()
     for code in (RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ):
         asked = [LockBatchRequestBody.from_json(request.body).queues for request in case.broker.peer.got(code)]
-        assert [len(some) for some in asked] == [LOCKED_AT_ONCE, LOCKED_AT_ONCE, 1]
+        assert [len(some) for some in asked] == [QUEUES_PER_REQUEST, QUEUES_PER_REQUEST, 1]

@@ -26,7 +26,7 @@ def test_durations_and_ages_of_quick_batches_are_added_up() -> None:
     batch = block_of(range(3)).messages
     for seconds, age in [(0.0005, 0.02), (0.0001, 0.03), (0.2, 0.03), (0.0001, 700.0)]:
         stats.acknowledged(batch, seconds, age)
-    stats.handled_in(batch, 0.0003, 0.02)
+    stats.count_call(batch, 0.0003, 0.02)
     snapshot = stats.snapshot()
     assert snapshot.handled["acked"] == 12
     durations, ages = snapshot.handler_duration, snapshot.message_age

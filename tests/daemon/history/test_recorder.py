@@ -7,7 +7,7 @@ from dataclasses import replace
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.group_history import STEP_SECONDS, HistoryRecorder
-from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot
+from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot
 from rmqd.runtime.histogram import HistogramSnapshot
 from tests.clock import ManualClock
 from tests.daemon.fakes import EMPTY, client_snapshot, group_snapshot, queue_snapshot
@@ -23,16 +23,16 @@ class Daemon:
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.view = HostView(())
+        self.view = HostSnapshot(())
         self.recorder = HistoryRecorder(self.clock, self._view)
 
-    async def _view(self) -> HostView:
+    async def _view(self) -> HostSnapshot:
         return self.view
 
     def step(self, *groups: GroupSnapshot) -> None:
         """Let a step pass, and have a point taken."""
         self.clock.turn(STEP_SECONDS)
-        self.view = HostView((process(*groups),))
+        self.view = HostSnapshot((process(*groups),))
         self.recorder.take(self.view)
 
 

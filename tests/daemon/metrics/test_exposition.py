@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from rmqd.config.model.root_model import MetricsConfig
-from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot
+from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot
 from rmqd.daemon.metrics.exposition import CATALOGUE, render
 from rmqd.runtime.histogram import Histogram
 from tests.daemon.fakes import ABOUT, client_snapshot, group_snapshot, queue_snapshot, topic_snapshot
@@ -44,9 +44,9 @@ def process(*queues: int) -> ProcessSnapshot:
     return ProcessSnapshot(None, 1, client_snapshot(), (group,), Histogram((0.1,)).snapshot())
 
 
-def view(process: ProcessSnapshot) -> HostView:
+def view(process: ProcessSnapshot) -> HostSnapshot:
     """A daemon with this worker."""
-    return HostView((process,), workers={"running": 2, "restarting": 0}, worker_restarts=1)
+    return HostSnapshot((process,), workers={"running": 2, "restarting": 0}, worker_restarts=1)
 
 
 def rendered(process: ProcessSnapshot, accept: str = "", **metrics: Any) -> tuple[bytes, str]:

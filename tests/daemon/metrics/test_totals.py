@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import HostView, ProcessSnapshot, merge_processes
+from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
 from rmqd.daemon.http.daemon_status import status_document
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.histogram import Histogram
@@ -75,14 +75,14 @@ async def test_a_queue_that_workers_pop_together_is_listed_once() -> None:
         process(1, group_snapshot(queues=(shared, queue_snapshot(0)))),
         process(2, group_snapshot(queues=(shared,))),
     ]
-    view = HostView(tuple(workers), workers={"running": 2})
+    view = HostSnapshot(tuple(workers), workers={"running": 2})
     document = await status_document(view, HistoryRecorder(SystemClock(), view_of(view)), ABOUT)
     queues = [(one["queue"], one["worker"], one["cached"]) for one in document["groups"][0]["queues"]]
     assert queues == [(-1, None, 6), (0, 1, 7)]
 
 
-def view_of(view: HostView) -> Callable[[], Awaitable[HostView]]:
-    async def told() -> HostView:
+def view_of(view: HostSnapshot) -> Callable[[], Awaitable[HostSnapshot]]:
+    async def told() -> HostSnapshot:
         return view
 
     return told

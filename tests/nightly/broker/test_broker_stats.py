@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.broker.broker_stats import DAY, HOUR, MINUTE, BrokerStatsManager, StatsItem, StatsSnapshot
-from rmqd.broker.store.message_store import Arrival
+from rmqd.broker.store.message_store import StoredArrival
 from rmqd.runtime.clock import SystemClock
 
 
@@ -76,7 +76,7 @@ def test_silence_brings_the_rate_to_nothing(now: Now) -> None:
 
 def test_counters_have_rocketmqs_names(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
-    stats.arrived(Arrival("T", 0, 0, 0, b"record"))
+    stats.arrived(StoredArrival("T", 0, 0, 0, b"record"))
     stats.pulled("g", "T", 2, 12)
     expected = {("TOPIC_PUT", "T"): (1, 6), ("GROUP_GET", "T@g"): (2, 12)}
     expected |= {("BROKER_PUT", "DefaultCluster"): (1, 6), ("BROKER_GET", "DefaultCluster"): (2, 12)}
@@ -89,9 +89,9 @@ def test_counters_have_rocketmqs_names(now: Now) -> None:
 
 def test_totals_at_the_last_two_midnights(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
-    stats.arrived(Arrival("T", 0, 0, 0, b"record"))
+    stats.arrived(StoredArrival("T", 0, 0, 0, b"record"))
     stats.begin_day()
-    stats.arrived(Arrival("T", 0, 1, 0, b"record"))
+    stats.arrived(StoredArrival("T", 0, 1, 0, b"record"))
     stats.pulled("g", "T", 2, 12)
     assert (stats.puts_at_midnights, stats.gets_at_midnights) == ((0, 1), (0, 0))
     stats.begin_day()
@@ -101,7 +101,7 @@ def test_totals_at_the_last_two_midnights(now: Now) -> None:
 def test_topic_that_is_gone_has_no_counters(now: Now) -> None:
     stats = BrokerStatsManager(now, SystemClock(), "DefaultCluster")
     for topic in ("T", "T2"):
-        stats.arrived(Arrival(topic, 0, 0, 0, b"record"))
+        stats.arrived(StoredArrival(topic, 0, 0, 0, b"record"))
         stats.pulled("g", topic, 1, 6)
     stats.forget_topic("T")
     assert (stats.put_per_second("T"), stats.get_per_second("g", "T")) == (0.0, 0.0)

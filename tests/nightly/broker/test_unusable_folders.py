@@ -147,7 +147,7 @@ async def test_a_crash_leaves_what_the_store_had_at_the_end_of_a_turn(tmp_path: 
 
 async def test_old_records_are_read_from_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory holds the newest only, whatever the folder has; a read may want both."""
-    monkeypatch.setattr("rmqd.broker.store.data_dir.HELD_BYTES", 10_000)
+    monkeypatch.setattr("rmqd.broker.store.data_dir.CACHE_BYTES", 10_000)
     with closing(DataDir(tmp_path)) as data_dir:
         for number in range(40):
             data_dir.append(RecordRow(number, "T", 0, number, 0, 0, b"%d" % number * 500))

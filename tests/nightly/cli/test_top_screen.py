@@ -14,7 +14,7 @@ from rich.console import Console
 from rmqd.cli.daemon_commands import top_lines
 from rmqd.cli.top.top_frame import Diagnose, LastStatus, PauseSwitch, TerminalSize, TextOverlay, ViewState, frame
 from rmqd.cli.top.top_screen import KeyResult, Quit, keys_in, press
-from rmqd.daemon.http.status_view import number, rate, took
+from rmqd.daemon.http.status_view import call_time, number, rate
 from rmqd.runtime.plain_text import age
 
 WIDE, NARROW = TerminalSize(200, 50), TerminalSize(80, 24)
@@ -73,8 +73,8 @@ def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any])
             "RETRY": rate(group["rates"]["retried"]),
             "LAG": number(group["lag"]),
             "AGE": age(group["lag_seconds"]),
-            "P50": took(recent["p50"]),
-            "P99": took(recent["p99"]),
+            "P50": call_time(recent["p50"]),
+            "P99": call_time(recent["p99"]),
             "DEAD": number(group["dead_letters"]["total"]),
             "QUEUES": str(len(group["queues"])),
             "MEMBERS": str(group["member_count"]),
@@ -254,7 +254,8 @@ def test_figures_are_short() -> None:
         (rate(12_345.0), "12.3k"),
         (age(None), "-"), (age(0), "0s"), (age(0.04), "0s"), (age(9.94), "9.9s"), (age(9.96), "9s"), (age(59.9), "59s"),
         (age(432), "7m12s"), (age(11_100), "3h05m"), (age(255_600), "2d23h"), (age(8_640_000), "100d"),
-        (took(None), "-"), (took(0.0002), "0.2ms"), (took(0.0123), "12ms"), (took(1.23), "1.2s"), (took(75.0), "1m15s"),
+        (call_time(None), "-"), (call_time(0.0002), "0.2ms"), (call_time(0.0123), "12ms"),
+        (call_time(1.23), "1.2s"), (call_time(75.0), "1m15s"),
     ]  # fmt: skip
     assert [text for text, _ in cases] == [shown for _, shown in cases]
     assert max(len(shown) for _, shown in cases) <= 6

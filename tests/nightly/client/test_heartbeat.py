@@ -22,12 +22,12 @@ async def test_up_and_down_are_told_once(world: World, peer: Peer) -> None:
     await world.know(peer)
     with capture_logs() as logs:
         for _ in range(3):
-            await world.heartbeat.beat()
+            await world.heartbeat.send_heartbeats()
         peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "broken"))
         for _ in range(3):
-            await world.heartbeat.beat()
+            await world.heartbeat.send_heartbeats()
         peer.on(HEART_BEAT, Reply())
-        await world.heartbeat.beat()
+        await world.heartbeat.send_heartbeats()
     events = [line["event"] for line in logs if line["event"].startswith("broker.")]
     assert events == ["broker.up", "broker.down", "broker.up"]
     assert "broken" in next(line["reason"] for line in logs if line["event"] == "broker.down")
@@ -43,12 +43,12 @@ async def test_a_heartbeat_that_opens_the_connection_is_not_doubled(world: World
 
 
 async def test_a_failure_that_somebody_else_saw_is_followed_up(world: World, peer: Peer) -> None:
-    """Where a consumer's own `beat` failed, `run` goes on trying."""
+    """Where a consumer's own `send_heartbeats` failed, `run` goes on trying."""
     await world.know(peer)
     async with running(world.heartbeat.run()):
         await peer.received(HEART_BEAT)
         peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_ERROR, "starting"))
-        assert isinstance((await world.heartbeat.beat())[peer.address], Exception)
+        assert isinstance((await world.heartbeat.send_heartbeats())[peer.address], Exception)
         peer.on(HEART_BEAT, Reply())
         await world.clock.until(
             lambda: world.heartbeat.brokers_up == {peer.address: True}, "the broker is up again", INTERVAL_SECONDS / 2
@@ -63,7 +63,7 @@ async def test_cancelling_leaves_nothing_under_way(world: World, peer: Peer) -> 
         await peer.received(HEART_BEAT)
     await world.remoting.close()
     with pytest.raises(RemotingError):
-        await world.heartbeat.beat_address(peer.address)
+        await world.heartbeat.send_heartbeat_to(peer.address)
 
 
 async def test_an_answer_by_a_connection_that_was_replaced_says_nothing_of_the_next_one(
@@ -100,7 +100,7 @@ async def test_settled_waits_for_a_heartbeat_that_nobody_waits_for_any_more(worl
 
     peer.on(HEART_BEAT, slow)
     await world.know(peer)
-    asking = asyncio.create_task(world.heartbeat.beat_address(peer.address))
+    asking = asyncio.create_task(world.heartbeat.send_heartbeat_to(peer.address))
     await peer.received(HEART_BEAT)
     asking.cancel()
     await asyncio.wait((asking,))

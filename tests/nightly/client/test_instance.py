@@ -39,7 +39,7 @@ async def test_a_broker_that_refused_a_heartbeat_is_told_all_the_same(client: Cl
     client.register(Member("g", "T"))
     await eventually(lambda: client.heartbeat.brokers_up.get(peer.address), "the broker is up")
     peer.on(HEART_BEAT, Reply(ResponseCode.SYSTEM_BUSY))
-    client.heartbeat.beat_soon()
+    client.heartbeat.send_heartbeats_soon()
     await eventually(lambda: not client.heartbeat.brokers_up[peer.address], "the broker counts as down")
     client.stop()
     await run

@@ -50,7 +50,7 @@ async def test_a_function_begins_though_the_loops_executor_is_full() -> None:
 
 async def test_one_that_ignores_its_cancellation_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing could end otherwise: not the group, not the process."""
-    monkeypatch.setattr("rmqd.consumer.handling.handler_threads.CANCEL_PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.handling.handler_threads.CANCEL_TIMEOUT_SECONDS", 0.1)
     is_over = asyncio.Event()
 
     async def stop() -> None:

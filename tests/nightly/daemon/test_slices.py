@@ -16,7 +16,7 @@ import pytest
 from rmqd.config.model.root_model import MetricsConfig
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import HostView, WorkerReport
+from rmqd.daemon.groups.group_engine import HostSnapshot, WorkerReport
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http.daemon_status import as_json, status_document
@@ -37,7 +37,7 @@ class CountedFields(dict[str, Any]):
         return super().__getitem__(key)
 
 
-async def test_page(view: HostView) -> None:
+async def test_page(view: HostSnapshot) -> None:
     status = await status_document(view, HistoryRecorder(SystemClock(), None), ABOUT)  # type: ignore[arg-type]
     [group] = status["groups"]
     group["queues"] = [CountedFields(queue) for queue in group["queues"]]
@@ -49,7 +49,7 @@ async def test_page(view: HostView) -> None:
     assert text.count(b'<tr data-key="broker-a-') == QUEUES
 
 
-async def test_report_of_a_worker(view: HostView) -> None:
+async def test_report_of_a_worker(view: HostSnapshot) -> None:
     [process] = view.processes
     plain = tuple(queue_snapshot(number) for number in range(QUEUES))
     process = replace(process, groups=(replace(process.groups[0], queues=plain),))
@@ -111,7 +111,7 @@ def counted(number: int) -> QueueSnapshot:
 
 
 @pytest.fixture
-async def view(monkeypatch: pytest.MonkeyPatch) -> HostView:
+async def view(monkeypatch: pytest.MonkeyPatch) -> HostSnapshot:
     """A daemon with 1,000 queues, as it is read."""
 
     def queues(_: FakeConsumer) -> Iterator[QueueSnapshot]:
@@ -129,14 +129,14 @@ async def view(monkeypatch: pytest.MonkeyPatch) -> HostView:
 
 
 @pytest.mark.parametrize("per_queue", ["always", "never"])
-async def test_metrics(view: HostView, per_queue: Any) -> None:
+async def test_metrics(view: HostSnapshot, per_queue: Any) -> None:
     before = Reads.total
     most, (body, _) = await Reads.most(render(view, ABOUT, "", MetricsConfig(per_queue=per_queue)))
     assert (most <= MOST, Reads.total - before) == (True, QUEUES)
     assert body.count(b"\nrmqd_cached_messages{") == (QUEUES if per_queue == "always" else 1)
 
 
-async def test_status_and_its_json(view: HostView) -> None:
+async def test_status_and_its_json(view: HostSnapshot) -> None:
     recorder = HistoryRecorder(SystemClock(), None)  # type: ignore[arg-type]
     before = Reads.total
     most, document = await Reads.most(status_document(view, recorder, ABOUT))

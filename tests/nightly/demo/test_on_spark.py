@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rmqd.demo.demo_orders import DemoOptions
-from rmqd.demo.demo_play import SAMPLE, read_group
+from rmqd.demo.demo_play import SAMPLE_CONFIG, read_group
 from rmqd.plugins.model_options import load_runnable
 
 
@@ -17,7 +17,7 @@ def test_the_first_group_is_put_on_spark_and_nothing_else_changes() -> None:
     config = read_group(DemoOptions(engine="spark"))
 
     [(name, settings)] = config.groups.items()
-    sample = load_runnable(SAMPLE, environ={}).groups[name]
+    sample = load_runnable(SAMPLE_CONFIG, environ={}).groups[name]
     assert (settings.engine, sample.engine) == ("spark", "local")
     assert settings.spark is not None
     assert settings.spark.master == "local[2,4]"

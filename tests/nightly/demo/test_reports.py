@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from rmqd.demo.demo_orders import Ledger
-from rmqd.demo.demo_play import LOOPBACK, PORT, install_reporter, reports_received
+from rmqd.demo.demo_orders import DemoLedger
+from rmqd.demo.demo_play import LOOPBACK, PORT_VARIABLE, install_reporter, reports_received
 from rmqd.errors import install_command
 from rmqd.runtime.clock import SystemClock
 from tests.cli.in_process import rmqd
@@ -46,7 +46,7 @@ for retries in (0, 1):
 @pytest.mark.process
 async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
     install_reporter(tmp_path)
-    ledger = Ledger("mailer", SystemClock())
+    ledger = DemoLedger("mailer", SystemClock())
 
     async with reports_received(ledger):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", EXECUTOR, str(tmp_path))
@@ -61,15 +61,15 @@ async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
     ]
     assert ledger.handled[0].body == b"x" * 1024
     assert ledger.ages.snapshot().count == 3  # what is tried again is as old as its delay
-    assert PORT not in os.environ
+    assert PORT_VARIABLE not in os.environ
 
 
 async def test_what_is_no_report_is_passed_over() -> None:
-    ledger = Ledger("mailer", SystemClock())
+    ledger = DemoLedger("mailer", SystemClock())
 
     async with reports_received(ledger):
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-            asyncio.DatagramProtocol, remote_addr=(LOOPBACK, int(os.environ[PORT]))
+            asyncio.DatagramProtocol, remote_addr=(LOOPBACK, int(os.environ[PORT_VARIABLE]))
         )
         for nonsense in (b"\xff", b"{}", b"[1]", b'["k", "t", "!", 1, "acked", null]', b'["k", "", "", "x", "", 0]'):
             transport.sendto(nonsense)

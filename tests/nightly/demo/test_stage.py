@@ -12,7 +12,7 @@ from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.config.load import load_config
 from rmqd.config.model.root_model import RootConfig
 from rmqd.demo.demo_orders import DemoOptions
-from rmqd.demo.demo_play import SAMPLE, Stage, read_group
+from rmqd.demo.demo_play import SAMPLE_CONFIG, DemoGroup, read_group
 from rmqd.demo.demo_view import DemoFigures
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import SystemClock
@@ -30,14 +30,14 @@ def config_of(plugin: str, **group: object) -> RootConfig:
     """The sample, with another handler and other settings."""
     settings = {"handler.plugin": plugin, **group}
     overrides = [f"groups.order-mailer.{key}={value}" for key, value in settings.items()]
-    return load_runnable(SAMPLE, overrides, environ={})
+    return load_runnable(SAMPLE_CONFIG, overrides, environ={})
 
 
-async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[Stage, DemoFigures]:
+async def play(config: RootConfig, *, levels: str, patience_seconds: float = 30) -> tuple[DemoGroup, DemoFigures]:
     """The stage and its last figures, after all orders were sent and the group has drained."""
     options = EmbeddedOptions(topics={"orders": 4}, settings=BrokerSettings().changed({"messageDelayLevel": levels}))
     async with embedded_rocketmq(options) as rocketmq:
-        stage = Stage(rocketmq, config, SystemClock(), seed=1, messages=ORDERS)
+        stage = DemoGroup(rocketmq, config, SystemClock(), seed=1, messages=ORDERS)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stage.groups.run())
             await stage.producer.run()

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rmqd.demo.demo_orders import AGE_BOUNDS
-from rmqd.demo.demo_screen import Summary
+from rmqd.demo.demo_screen import DemoSummary
 from rmqd.demo.demo_view import Account, spark
 from rmqd.runtime.histogram import Histogram
 from tests.nightly.demo.figures import make_figures
@@ -19,7 +19,9 @@ def summary(account: Account, *, is_filtered: bool = False, **changed: object) -
         ages.observe(age)
     figures = make_figures(account=account, **changed)
     reasons = {"not JSON: a": 3, "max_reconsume_times reached: b": 6}
-    return "\n".join(Summary(figures, ages.snapshot(), reasons, 8.34, "no route", is_filtered, "/tmp/x.log").lines())
+    return "\n".join(
+        DemoSummary(figures, ages.snapshot(), reasons, 8.34, "no route", is_filtered, "/tmp/x.log").lines()
+    )
 
 
 def test_it_says_where_everything_is() -> None:

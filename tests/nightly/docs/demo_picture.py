@@ -17,7 +17,7 @@ from rich.terminal_theme import TerminalTheme
 
 from rmqd.broker.embedded_rocketmq import embedded_rocketmq
 from rmqd.demo.demo_orders import DemoOptions
-from rmqd.demo.demo_play import HINT, Stage, demo_broker, read_group
+from rmqd.demo.demo_play import HINT, DemoGroup, demo_broker, read_group
 from rmqd.demo.demo_screen import LiveScreen
 from rmqd.demo.demo_view import DemoFigures, ScreenSize, Setting, frame
 from rmqd.runtime.clock import SystemClock
@@ -36,7 +36,7 @@ async def last_figures() -> tuple[Setting, DemoFigures]:
     """What the demo shows after so many seconds."""
     config = read_group(DemoOptions())
     async with embedded_rocketmq(demo_broker(["orders"])) as rocketmq:
-        stage = Stage(rocketmq, config, SystemClock(), seed=7, messages=None)
+        stage = DemoGroup(rocketmq, config, SystemClock(), seed=7, messages=None)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(stage.groups.run())
             sending = tasks.create_task(stage.producer.run())

@@ -204,9 +204,9 @@ def _walk(command: RemotingCommand, header: PullMessageResponseHeader, takes_all
         before, doubt = walk.offset, walk.advance()
         walk.gaps()
         if isinstance(doubt, BadRecord):
-            walk.pass_over(doubt)
+            walk.skip_bad_record(doubt)
         elif isinstance(doubt, Gap):
-            walk.believe(doubt.to)
+            walk.skip_confirmed_gap(doubt.to)
         else:
             return
         if walk.offset < before:

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, admin
 
 from rmqd_handlers.kafka.handler import NotConfirmedError, TopicMissingError
-from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, again_for
+from rmqd_handlers.kafka.kafka_producer import KafkaRecord, RecordFailure, records_to_repeat
 from tests.handlers.messages import batch_of, decided, make_batch, make_message
 from tests.handlers.test_kafka import (
     Broker,
@@ -252,7 +252,7 @@ def test_what_follows_a_refused_record_of_its_key_is_sent_again() -> None:
     left_out = RecordFailure(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), is_sent=False)
 
     again, none = (
-        again_for(written, failures, lambda failure: failure.is_sent and failure.is_refusal)
+        records_to_repeat(written, failures, lambda failure: failure.is_sent and failure.is_refusal)
         for failures in ([None, refused, None, None, refused, None], [left_out, None, None, None, None, None])
     )
 

@@ -208,7 +208,7 @@ async def posing(rocketmq: RealCluster, member: Posing, topic: str) -> AsyncIter
     async with running(client.run()):
         await client.routes.lookup(topic)
         client.register(member)
-        await client.heartbeat.beat()
+        await client.heartbeat.send_heartbeats()
         yield client
         client.stop()
 

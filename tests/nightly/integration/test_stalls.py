@@ -372,7 +372,7 @@ async def test_a_pull_whose_answer_is_lost(
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other second instead of every minute."""
     monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_SECONDS", 1.0)
-    monkeypatch.setattr("rmqd.consumer.health.consistency.SECOND_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr("rmqd.consumer.health.consistency.SECOND_CHECK_SECONDS", 0.5)
 
 
 def causes(m: Member) -> set[str]:

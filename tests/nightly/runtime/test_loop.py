@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from rmqd.runtime.event_loop import keep_running, run_in_loop
+from rmqd.runtime.event_loop import run_in_loop, run_loop_until
 
 
 def test_an_interrupt_that_nobody_handles_ends_it() -> None:
@@ -47,5 +47,5 @@ def test_a_loop_that_cannot_run_is_not_started_for_ever(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(loop, "run_forever", fail)
     with pytest.raises(OSError, match="Too many open files"):
-        keep_running(loop, lambda: False)
+        run_loop_until(loop, lambda: False)
     loop.close()

@@ -22,8 +22,8 @@ from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of  # noq
 from rmqd.spark.pipelines.parquet_sink import (  # noqa: E402
     archive_to_compact,
     compact_archive,
+    default_staging,
     merge_by,
-    staging_beside,
 )
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
@@ -48,7 +48,7 @@ def filled(spark: SparkSession, folder: Path) -> Path:
 
 def compactions(spark: SparkSession, folder: Path, life: Life | None = None) -> Compactions:
     where = HadoopFolder(spark, str(folder))
-    beside = MortalFolder(spark, staging_beside(where).url, life or Life())
+    beside = MortalFolder(spark, default_staging(where).url, life or Life())
     return Compactions(MortalFolder(spark, str(folder), life or Life()), beside)
 
 
@@ -60,7 +60,7 @@ def compact(
     spark: SparkSession, folder: Path, by: Compactions, chunk: Chunk, options: Mapping[str, str] = NO_KEYS
 ) -> CompactionPlan | None:
     where = HadoopFolder(spark, str(folder))
-    return by.compact(chunk, merge_by(spark, where.url, staging_beside(where).url, chunk, options))
+    return by.compact(chunk, merge_by(spark, where.url, default_staging(where).url, chunk, options))
 
 
 def planned(spark: SparkSession, folder: Path) -> None:
@@ -71,7 +71,7 @@ def planned(spark: SparkSession, folder: Path) -> None:
             raise KilledError
 
     here = HadoopFolder(spark, str(folder))
-    dying = Compactions(Fatal(spark, str(folder), Life()), HadoopFolder(spark, staging_beside(here).url))
+    dying = Compactions(Fatal(spark, str(folder), Life()), HadoopFolder(spark, default_staging(here).url))
     with pytest.raises(KilledError):
         compact(spark, folder, dying, chunks(spark, folder)[0])
     assert read(folder) == ALL

@@ -15,14 +15,14 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.handler_api.destinations.archive_manifest import encode
-from rmqd.spark.pipelines.compaction import COMPACTIONS, Compactions
+from rmqd.spark.pipelines.compaction import COMPACTIONS_FOLDER, Compactions
 from tests.nightly.spark.test_compaction_steps import ALL, LATER, SOURCES, compactions, plan_of, planned, read, settle
 from tests.spark.local_folder import LocalFolder
 
 SCHEDULES = 40
 FOUND = (297, 373)  # in these one puts back what the other one has just put back
 MOVES_ON = 0.94  # how likely one goes on before another one does
-LATE = f"{COMPACTIONS}/late"
+LATE = f"{COMPACTIONS_FOLDER}/late"
 
 
 class Actor:

@@ -16,7 +16,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.handler_api.destinations.archive_manifest import FORMAT, CompactionPlan, encode
-from rmqd.spark.pipelines.compaction import COMPACTIONS, CompactedBatches, Compactions
+from rmqd.spark.pipelines.compaction import COMPACTIONS_FOLDER, CompactedBatches, Compactions
 from tests.spark.local_folder import LocalFolder
 
 ALL = list(range(9))
@@ -96,7 +96,7 @@ def planned(base: Path, plans: int, *, has_entries: bool = False) -> Path:
             archive.put(source, json.dumps(ALL[number * FILES : (number + 1) * FILES]).encode())
     for number in range(plans):
         plan = plan_of(f"{number}", has_entries=has_entries)
-        ours = LocalFolder(base / "staging" / COMPACTIONS / f"{number}")
+        ours = LocalFolder(base / "staging" / COMPACTIONS_FOLDER / f"{number}")
         ours.put("written/part", json.dumps(ALL).encode())
         ours.put("plan.json", encode(plan))
         if has_entries:
@@ -141,7 +141,7 @@ def assert_settled(base: Path, told: object) -> None:
     for folder in (base / "archive").iterdir():
         assert [one.name.partition("-")[0] for one in folder.iterdir()] == ["compacted"], told
     assert not list(base.rglob("*.compacting")), told
-    assert not list((base / "staging" / COMPACTIONS).iterdir()), told
+    assert not list((base / "staging" / COMPACTIONS_FOLDER).iterdir()), told
 
 
 @pytest.mark.parametrize("has_entries", [False, True])
@@ -202,7 +202,7 @@ def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
     """And puts back what it has taken; what was written and never planned is deleted, but not its batches' note."""
     base = planned(tmp_path, 1)
     (base / "archive" / SOURCES[1]).unlink()
-    note = LocalFolder(base / "staging" / COMPACTIONS)
+    note = LocalFolder(base / "staging" / COMPACTIONS_FOLDER)
     CompactedBatches(note, "batches").add({QUERY: 7})
     note.put("unplanned/written/part", b"[]")
     settle(base)

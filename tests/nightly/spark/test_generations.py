@@ -30,8 +30,8 @@ from tests.spark.test_generations import (  # noqa: E402
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is noted at once, brokers write to disk at once, and one that is away is not waited for."""
-    monkeypatch.setattr(module, "NOTE_SECONDS", 0.0)
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 0.0)
+    monkeypatch.setattr(module, "NOTE_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.0)
 
 
@@ -179,7 +179,7 @@ def test_a_reset_is_told_from_such_a_loss(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has one in store takes no commits; soon after the start nothing else tells the two apart."""
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 10.0)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 10.0)
     driver = Driver(broker, folder)
     broker.send("orders", "0:3", "0:4", "0:5")
     driver.run()
@@ -195,7 +195,7 @@ def test_such_a_broker_is_told_while_the_query_goes_on(
     broker: EmbeddedBroker, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The query itself commits nothing where its last commit is gone."""
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 10.0)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 10.0)
     driver = Driver(broker, folder)
     broker.send("orders", *(f"0:{number}" for number in range(3, 9)))
     driver.run()
@@ -318,13 +318,13 @@ def test_a_broker_that_does_not_answer_is_not_known_to_hold_anything_by_that(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was killed right after the last commit, and forgets it; that is nobody's reset."""
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 3600.0)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 3600.0)
     broker.fill("orders", 1, 3)
     driver = Driver(broker, tmp_path / "checkpoint")
     driver.run()
     assert driver.generations.moved() == {}
     broker.stop()
-    monkeypatch.setattr(module, "FLUSHED_SECONDS", 0.001)
+    monkeypatch.setattr(module, "BROKER_FLUSH_SECONDS", 0.001)
     with pytest.raises(RmqdError):
         driver.generations.moved()
     broker.start()

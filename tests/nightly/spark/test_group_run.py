@@ -25,7 +25,7 @@ from tests.spark.test_group_run import (  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_run, "MOVES_SECONDS", 0.02)
+    monkeypatch.setattr(group_run, "RESET_POLL_SECONDS", 0.02)
 
 
 LATE = "[STREAM_FAILED] Query [id = 1] terminated with exception: Python worker failed to connect back. SQLSTATE: XXKST"

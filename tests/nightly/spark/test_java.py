@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.prepare import LOGGING, PYTHON, QUIET, find_java, prepare, provide_java
+from rmqd.spark.prepare import LOGGING, PYTHON, QUIET_LOG_CONFIG, find_java, prepare, provide_java
 
 pytestmark = pytest.mark.process
 
@@ -108,7 +108,7 @@ def test_how_spark_logs_is_the_users_word(
     if said is None:
         del os.environ[LOGGING]
     prepare()
-    assert os.environ.get(LOGGING) == (str(QUIET) if sets else said)
+    assert os.environ.get(LOGGING) == (str(QUIET_LOG_CONFIG) if sets else said)
 
 
 JOB = """

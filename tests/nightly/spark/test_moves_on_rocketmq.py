@@ -13,7 +13,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import GroupHeldElsewhereError
 from rmqd.spark.engine.driver_membership import DriverMembership
 from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of, everyone
+from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, release
 from tests.rocketmq.producer import Producer
@@ -39,30 +39,30 @@ async def reset(rocketmq: RealCluster, topic: str, group: str) -> None:
 def test_a_reset_is_kept_until_a_pull_and_no_commit_passes_it(rocketmq: RealCluster, topic: str, group: str) -> None:
     """The pull needs no member, and is told where to; after it commits are taken again."""
     cluster: Cluster = cluster_of(order_of(rocketmq, topic, group).access)
-    queues = everyone(cluster.queues([topic])).popitem()[1]
+    queues = all_answers(cluster.queues([topic])).popitem()[1]
     producer = Producer(rocketmq.broker.address, topic, len(queues))
     for number in range(4 * len(queues)):
         producer.send(key=f"m{number}", queue=number % len(queues))
     producer.close()
-    stored = everyone(cluster.committed(group, queues))  # makes the group
+    stored = all_answers(cluster.committed(group, queues))  # makes the group
     assert set(stored.values()) <= {None, 0}
-    everyone(cluster.commit(group, dict.fromkeys(queues, 3)))
-    assert set(everyone(cluster.pending_resets(group, dict.fromkeys(queues, 3))).values()) == {None}
+    all_answers(cluster.commit(group, dict.fromkeys(queues, 3)))
+    assert set(all_answers(cluster.pending_resets(group, dict.fromkeys(queues, 3))).values()) == {None}
 
     asyncio.run(reset(rocketmq, topic, group))
-    everyone(cluster.commit(group, dict.fromkeys(queues, 4)))
-    assert set(everyone(cluster.committed(group, queues)).values()) == {0}
-    assert set(everyone(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {0}
-    assert set(everyone(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {None}
-    everyone(cluster.commit(group, dict.fromkeys(queues, 4)))
-    assert set(everyone(cluster.committed(group, queues)).values()) == {4}
+    all_answers(cluster.commit(group, dict.fromkeys(queues, 4)))
+    assert set(all_answers(cluster.committed(group, queues)).values()) == {0}
+    assert set(all_answers(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {0}
+    assert set(all_answers(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {None}
+    all_answers(cluster.commit(group, dict.fromkeys(queues, 4)))
+    assert set(all_answers(cluster.committed(group, queues)).values()) == {4}
 
 
 async def test_one_engine_at_a_time(
     rocketmq: RealCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both ways; and who has left is forgotten at once."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.JOINING_SECONDS", 0.3)
+    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.STARTING_SENIOR_WAIT_SECONDS", 0.3)
     order = order_of(rocketmq, topic, group)
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=[topic]) as local:
         await eventually(lambda: len(local.owned()) == 8, "it has all queues")

@@ -16,7 +16,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_access import ClientAccess  # noqa: E402
 from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 
 NEAREST, STORED_MS = 4, 1_795_000_000_000
@@ -42,6 +42,6 @@ async def test_the_nearest_message_may_be_the_one_before(time_ms: int, is_there:
         )
         broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, Reply(ext_fields={"offset": str(NEAREST)}))
         broker.on(RequestCode.PULL_MESSAGE, pulled if is_there else Reply(ResponseCode.PULL_NOT_FOUND, "", fields))
-        cluster = cluster_of(Access(ClientOptions(nameservers=(name_server.address,))))
+        cluster = cluster_of(ClientAccess(ClientOptions(nameservers=(name_server.address,))))
         queue = MessageQueue("orders", "a", 0)
         assert (await asyncio.to_thread(cluster.offsets_at, {queue: time_ms})).found == {queue: offset}

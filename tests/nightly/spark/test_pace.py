@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from rmqd.spark.handlers.group_source import BatchTimes, note_batch_time
-from rmqd.spark.handlers.range_outcome import GROWTH, LARGEST, Pace
+from rmqd.spark.handlers.range_outcome import GROWTH, MAX_BATCH_MESSAGES, BatchSizer
 
 
-def run(pace: Pace, batches: int, *, own: float, each: float, waiting: int = LARGEST) -> list[int]:
+def run(pace: BatchSizer, batches: int, *, own: float, each: float, waiting: int = MAX_BATCH_MESSAGES) -> list[int]:
     """The sizes of batches, of which each takes `own` seconds, and `each` for every message."""
     sizes = []
     for _ in range(batches):
@@ -21,21 +21,21 @@ def run(pace: Pace, batches: int, *, own: float, each: float, waiting: int = LAR
 
 def test_batches_grow_to_what_is_handled_in_time() -> None:
     """Step by step; Spark's own part of a batch does not count."""
-    sizes = run(Pace(10, target_seconds=2.0), 40, own=0.3, each=0.001)
+    sizes = run(BatchSizer(10, target_seconds=2.0), 40, own=0.3, each=0.001)
     assert sizes[:3] == [10, 10 * GROWTH, 10 * GROWTH**2]
     assert all(1800 <= size <= 2200 for size in sizes[4:])
 
 
 def test_a_slow_handler_has_small_batches() -> None:
     """None is much longer than is wished."""
-    sizes = run(Pace(10, target_seconds=2.0), 40, own=0.3, each=0.1)
+    sizes = run(BatchSizer(10, target_seconds=2.0), 40, own=0.3, each=0.1)
     assert max(sizes) <= 80
     assert all(18 <= size <= 22 for size in sizes[5:])
 
 
 def test_a_busy_machine_does_not_keep_them_small() -> None:
     """Where Spark alone takes longer than a batch should last, as where its processes start."""
-    pace = Pace(4, target_seconds=2.0)
+    pace = BatchSizer(4, target_seconds=2.0)
     run(pace, 1, own=13.0, each=0.0)
     assert pace.size(0.0) == 4
     sizes = run(pace, 20, own=2.3, each=0.0001)
@@ -44,7 +44,7 @@ def test_a_busy_machine_does_not_keep_them_small() -> None:
 
 def test_they_follow_a_change() -> None:
     """A handler that gets slower by a hundred times, and Spark that does."""
-    pace = Pace(4, target_seconds=2.0)
+    pace = BatchSizer(4, target_seconds=2.0)
     run(pace, 20, own=0.3, each=0.0001)
     assert all(150 <= size <= 400 for size in run(pace, 30, own=0.3, each=0.01)[22:])
     assert all(90 <= size <= 250 for size in run(pace, 30, own=5.0, each=0.01)[15:])
@@ -53,7 +53,7 @@ def test_they_follow_a_change() -> None:
 
 def test_a_small_batch_says_nothing() -> None:
     """An idle group's batches have a message or two, in the time that Spark takes for any."""
-    pace = Pace(10, target_seconds=2.0)
+    pace = BatchSizer(10, target_seconds=2.0)
     before = run(pace, 10, own=0.3, each=0.001)[-1]
     run(pace, 50, own=0.3, each=0.001, waiting=2)
     assert pace.size(0.0) >= 0.9 * before
@@ -62,7 +62,7 @@ def test_a_small_batch_says_nothing() -> None:
 def test_the_time_until_the_next_trigger_does_not_count(tmp_path: Path) -> None:
     """Where the driver tells what a batch took; each word of it holds once."""
     times = BatchTimes(str(tmp_path / "pause"))
-    pace = Pace(10, target_seconds=2.0)
+    pace = BatchSizer(10, target_seconds=2.0)
     assert times.take() is None
     for batch, size in enumerate((10, 80, 640)):
         note_batch_time(str(tmp_path / "pause"), batch, 0.3)
@@ -74,12 +74,12 @@ def test_the_time_until_the_next_trigger_does_not_count(tmp_path: Path) -> None:
 
 def test_a_fixed_size_stays() -> None:
     """max_offsets_per_trigger."""
-    assert set(run(Pace(10, fixed=500), 5, own=1.0, each=1.0)) == {500}
+    assert set(run(BatchSizer(10, fixed=500), 5, own=1.0, each=1.0)) == {500}
 
 
 def test_a_rate_is_kept_to() -> None:
     """What was taken too much is waited for, and what an idle time would have allowed is lost."""
-    pace = Pace(10, fixed=1000, per_second=100, target_seconds=2.0)
+    pace = BatchSizer(10, fixed=1000, per_second=100, target_seconds=2.0)
     assert pace.size(0.0) == 100
     pace.began(150, 0.0)  # a message of each queue at least
     pace.ended(0.1)

@@ -11,7 +11,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, default_staging  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 
@@ -39,7 +39,7 @@ def rows(spark: SparkSession, batch: int) -> DataFrame:
 def sink(spark: SparkSession, folder: Path) -> ParquetSink:
     """The sink of a new driver."""
     where = HadoopFolder(spark, str(folder))
-    made = ParquetSink(where, staging_beside(where), "archive", ("topic",))
+    made = ParquetSink(where, default_staging(where), "archive", ("topic",))
     made.prepare(rows(spark, 0).schema)
     return made
 

@@ -14,7 +14,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.parquet_sink import ParquetSink, staging_beside  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, default_staging  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 
@@ -36,7 +36,7 @@ class Life:
     def __init__(self) -> None:
         self.left = -1
 
-    def pass_by(self) -> None:
+    def poll_unchanged(self) -> None:
         if self.left == 0:
             self.end()
         self.left -= 1
@@ -64,25 +64,25 @@ class MortalFolder(HadoopFolder):
         self._life = life
 
     def put(self, path: str, content: bytes) -> None:
-        self._life.pass_by()
+        self._life.poll_unchanged()
         super().put(path, content)  # a move in it
-        self._life.pass_by()
+        self._life.poll_unchanged()
 
     def put_new(self, path: str, content: bytes) -> bool:
-        self._life.pass_by()
+        self._life.poll_unchanged()
         written = super().put_new(path, content)  # a delete in it
-        self._life.pass_by()
+        self._life.poll_unchanged()
         return written
 
     def move(self, path: str, target: HadoopFolder, target_path: str) -> None:
-        self._life.pass_by()
+        self._life.poll_unchanged()
         super().move(path, target, target_path)
-        self._life.pass_by()
+        self._life.poll_unchanged()
 
     def delete(self, path: str) -> None:
-        self._life.pass_by()
+        self._life.poll_unchanged()
         super().delete(path)
-        self._life.pass_by()
+        self._life.poll_unchanged()
 
 
 def read(folder: Path) -> list[int]:
@@ -109,7 +109,7 @@ def rows(spark: SparkSession, batch: int, tasks: int = 2) -> DataFrame:
 
 def sink(spark: SparkSession, folder: Path, life: Life | None = None) -> ParquetSink:
     where = HadoopFolder(spark, str(folder))
-    beside = MortalFolder(spark, staging_beside(where).url, life or Life())
+    beside = MortalFolder(spark, default_staging(where).url, life or Life())
     made = ParquetSink(MortalFolder(spark, str(folder), life or Life()), beside, "archive", ("topic",))
     made.prepare(rows(spark, 0).schema)
     return made
@@ -224,7 +224,7 @@ def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_p
     folder = HadoopFolder(spark, str(tmp_path / "archive"))
 
     def prepare(*columns: str, partition_by: tuple[str, ...] = ("topic",)) -> ParquetSink:
-        made = ParquetSink(folder, staging_beside(folder), "archive", partition_by)
+        made = ParquetSink(folder, default_staging(folder), "archive", partition_by)
         made.prepare(spark.range(1).selectExpr(*columns).schema)
         return made
 
@@ -245,11 +245,11 @@ def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_p
 def test_a_folder_by_url_and_what_cannot_be_one(spark: SparkSession, tmp_path: Path) -> None:
     """A URL of Hadoop's, with a space in it; the top of a file system has nothing beside it."""
     folder = HadoopFolder(spark, f"file://{tmp_path}/the archive")
-    made = ParquetSink(folder, staging_beside(folder), "archive")
+    made = ParquetSink(folder, default_staging(folder), "archive")
     made.prepare(rows(spark, 0).schema)
     assert made.write(rows(spark, 0), MicroBatch(QUERY, 0)) == EACH
     assert read(tmp_path / "the archive") == list(range(EACH))
     with pytest.raises(RmqdError, match="file:/ is the top of a file system"):
-        staging_beside(HadoopFolder(spark, "file:///"))
+        default_staging(HadoopFolder(spark, "file:///"))
     with pytest.raises(RmqdError, match=r"cannot open nowhere://there: .*No FileSystem for scheme"):
         HadoopFolder(spark, "nowhere://there")

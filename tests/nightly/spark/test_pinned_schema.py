@@ -77,7 +77,7 @@ def test_bodies_that_are_large_are_not_all_looked_at(
     broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each queue some are."""
-    monkeypatch.setattr(pinned_schema, "LOOKED_AT_BYTES", 2)
+    monkeypatch.setattr(pinned_schema, "MAX_SAMPLE_BYTES", 2)
     broker.create_topic("orders", 2)
     for queue_id, (first, second) in enumerate((("a", "b"), ("c", "d"))):
         broker.send("orders", json.dumps({first: 1}), json.dumps({second: 1}), queue_id=queue_id)

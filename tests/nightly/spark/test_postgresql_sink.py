@@ -22,7 +22,7 @@ from pyspark.sql.types import ArrayType, DecimalType  # noqa: E402
 
 from rmqd.spark.engine.running_query import query_error  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
-from rmqd.spark.pipelines.postgresql.table_shape import connected  # noqa: E402
+from rmqd.spark.pipelines.postgresql.table_shape import open_connection  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -339,7 +339,7 @@ def test_a_group_goes_on_without_what_decoding_and_the_table_refuse(
 def test_a_name_in_a_statement_is_told(prices_database: Database) -> None:
     with (
         pytest.raises(RmqdError, match=r'sink prices: relation "absent" does not exist \(42P01\)$'),
-        connected(prices_database.url, "prices") as connection,
+        open_connection(prices_database.url, "prices") as connection,
     ):
         connection.execute("SELECT * FROM absent")
 
@@ -351,6 +351,6 @@ def test_what_a_trigger_says_is_not_told(prices_database: Database) -> None:
         raising = f"DO $$ BEGIN RAISE EXCEPTION 'no % here', 4111 USING ERRCODE = '{code}'; END $$"
         with (
             pytest.raises(RmqdError, match=rf"sink prices: a function or trigger refused a row.* \({code}\)$"),
-            connected(prices_database.url, "prices") as connection,
+            open_connection(prices_database.url, "prices") as connection,
         ):
             connection.execute(raising)

@@ -38,10 +38,10 @@ from tests.waiting import eventually
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
-    for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
+    for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +109,7 @@ async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) ->
     async with driver(broker) as membership, operator(broker) as (client, _):
         watching = asyncio.create_task(membership.watch())
         client.register(Stubborn(membership))  # type: ignore[arg-type]  # brokers ask it nothing
-        await client.heartbeat.beat()
+        await client.heartbeat.send_heartbeats()
         with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or another client"):
             await watching
 
@@ -136,7 +136,7 @@ async def stubborn_driver(broker: EmbeddedBroker) -> AsyncIterator[ClientInstanc
     running = asyncio.create_task(client.run())
     await client.routes.lookup("orders")
     client.register(Stubborn(DriverMembership(order_of(broker))))  # type: ignore[arg-type]  # brokers ask it nothing
-    await client.heartbeat.beat()
+    await client.heartbeat.send_heartbeats()
     try:
         yield client
     finally:

@@ -11,7 +11,7 @@ import pytest
 from rmqd.client.client_options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.spark.session.queue_queries import MasterAwayError
-from rmqd.spark.session.spark_access import Access
+from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_cluster import cluster_of
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.bodies.stats_bodies import TopicOffset, TopicStatsTable
@@ -31,7 +31,7 @@ class Broker:
         self.by_topic: dict[str, TopicRouteData] = {}
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, routes(self.by_topic))
         self.peer = broker
-        self.cluster = cluster_of(Access(ClientOptions(nameservers=(name_server.address,))))
+        self.cluster = cluster_of(ClientAccess(ClientOptions(nameservers=(name_server.address,))))
         self.is_known_as(0)
         self.tells_of(QUEUES)
         broker.on(SINGLY[0], lambda request: Reply(ext_fields={"offset": str(_queue_id(request))}))

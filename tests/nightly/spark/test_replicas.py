@@ -22,9 +22,9 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.range_run import Pulled, RangePulls  # noqa: E402
+from rmqd.spark.handlers.range_run import PulledResponse, RangePulls  # noqa: E402
 from rmqd.spark.session.queue_range import QueueRange  # noqa: E402
-from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_access import ClientAccess  # noqa: E402
 from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 from rmqd.spark.source import range_plan  # noqa: E402
 from rmqd.spark.source.range_fetch import read_ranges  # noqa: E402
@@ -70,7 +70,7 @@ class Cluster:
         for process, peer in enumerate(self.processes):
             peer.on(RequestCode.PULL_MESSAGE, partial(self._pulled, process))
         self.name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._routed)
-        access = Access(ClientOptions(nameservers=(self.name_server.address,)))
+        access = ClientAccess(ClientOptions(nameservers=(self.name_server.address,)))
         return queue_range(case, self.addresses, access, loss_fails=loss_fails)
 
     def _pulled(self, process: int, command: RemotingCommand) -> Reply | None:
@@ -131,7 +131,7 @@ async def by_handler(queue_range: QueueRange) -> list[int]:
             while pulls.plan.extend():
                 pass
             pulled = await pulls.take()
-            if isinstance(pulled, Pulled) and pulled.block is not None:
+            if isinstance(pulled, PulledResponse) and pulled.block is not None:
                 messages = pulled.block.messages
                 found += [one.queue_offset for one in messages if pulled.low <= one.queue_offset < pulled.high]
     finally:
@@ -209,7 +209,7 @@ async def test_a_handlers_client_knows_the_route_before_messages_come(cluster: C
     pulls = RangePulls(client, asked, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
     try:
         pulls.plan.extend()
-        assert isinstance(await pulls.take(), Pulled)
+        assert isinstance(await pulls.take(), PulledResponse)
         assert client.routes.master(BROKER) == cluster.addresses[MASTER]
     finally:
         await client.close()

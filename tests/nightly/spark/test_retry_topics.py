@@ -19,7 +19,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_access import ClientAccess  # noqa: E402
 from rmqd.spark.session.spark_cluster import cluster_of  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped  # noqa: E402
@@ -66,7 +66,7 @@ async def test_a_group_with_members_is_not_joined(members: tuple[str, ...]) -> N
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
         body = GetConsumerListByGroupResponseBody(members).to_json()
         broker.on(RequestCode.GET_CONSUMER_LIST_BY_GROUP, Reply(body=body))
-        cluster = cluster_of(Access(ClientOptions(nameservers=(name_server.address,))))
+        cluster = cluster_of(ClientAccess(ClientOptions(nameservers=(name_server.address,))))
         queues = [MessageQueue("orders", "a", 0)]
         answers = await asyncio.to_thread(cluster.make_retry_topic, "reports", queues)
         assert list(answers.found) == queues

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES
-from rmqd.daemon.http.status_view import rate, took
+from rmqd.daemon.http.status_view import call_time, rate
 from tests.cli.command import rmqd
 from tests.daemon.daemon_process import daemon
 from tests.nightly.demo.terminal import on_terminal
@@ -171,7 +171,7 @@ def same_in_top(group: dict[str, Any], seen: Moment) -> None:
     assert (row["QUEUES"], row["MEMBERS"]) == (str(len(group["queues"])), str(group["member_count"]))
     assert (row["IN/S"], row["OUT/S"]) == (rate(rates["received"]), rate(rates["handled"]))
     assert row["RETRY"] == rate(rates["retried"])
-    assert (row["P50"], row["P99"]) == (took(latency["p50"]), took(latency["p99"]))
+    assert (row["P50"], row["P99"]) == (call_time(latency["p50"]), call_time(latency["p99"]))
     for queue in group["queues"]:
         cells = [
             queue["broker"],
@@ -190,7 +190,7 @@ def same_on_the_page(group: dict[str, Any], article: str) -> None:
     figures = dict(re.findall(r'<div class="figure[^>]*><dt>([^<]*)</dt><dd[^>]*>([^<]*)</dd>', article))
     assert (figures["Lag"], figures["Dead"]) == (str(group["lag"]), str(group["totals"]["dead_lettered"]))
     assert figures["Failed"] == str(group["totals"]["failed"])
-    assert figures["p99"] == took(group["recent_latency"]["p99"])
+    assert figures["p99"] == call_time(group["recent_latency"]["p99"])
     assert figures["In/s"] == rate(group["rates"]["received"])
     assert figures["Out/s"] == rate(group["rates"]["handled"])
     totals = dict(re.findall(r'<div data-key="(\w+)"><dt>[^<]*</dt><dd>([^<]*)</dd>', article))

@@ -31,10 +31,10 @@ from rmqd.spark.engine.checkpoint_generations import Generations  # noqa: E402
 from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from rmqd.spark.session.queue_queries import (  # noqa: E402
     QueueResponses,
-    patiently,
+    retry_for,
 )
 from rmqd.spark.session.queue_range import Replica  # noqa: E402
-from rmqd.spark.session.spark_access import Access  # noqa: E402
+from rmqd.spark.session.spark_access import ClientAccess  # noqa: E402
 from rmqd.spark.session.spark_cluster import close_clusters, cluster_of  # noqa: E402
 from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
 from rmqd.spark.source.source_progress import BrokerSilentError  # noqa: E402
@@ -184,7 +184,7 @@ async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(clu
     """Soon, whatever `routeRefreshMs` says: else batches would be planned with a slave alone until then."""
     slave, master = cluster.peers["b"].address, cluster.peers["a"].address
     cluster.know({"a": {1: slave}})
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     queue = MessageQueue(TOPIC, "a", 0)
     assert await asyncio.to_thread(asked.replicas, queue) == (Replica(1, slave),)
     cluster.know({"a": {0: master, 1: slave}})
@@ -202,7 +202,7 @@ async def test_a_broker_is_asked_for_a_group_once_and_for_each_queues_offset(clu
     for peer in cluster.peers.values():
         peer.on(RequestCode.QUERY_CONSUMER_OFFSET, Reply(ext_fields={"offset": "7"}))
     cluster.by_topic[TOPIC] = route_of({name: {0: peer.address} for name, peer in cluster.peers.items()}, 8)
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     queues = [MessageQueue(TOPIC, name, queue_id) for name in cluster.peers for queue_id in range(8)]
     answers = await asyncio.to_thread(asked.committed, GROUP, queues)
     assert answers.found == {queue: 7 for queue in queues if queue.broker_name == "a"}
@@ -219,7 +219,7 @@ async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
     for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET):
         slave.on(code, Reply(ext_fields={"offset": "2"}))
     cluster.know({"a": {1: slave.address}})
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     queue = MessageQueue(TOPIC, "a", 0)
 
     def ask() -> list[dict[MessageQueue, RmqdError]]:
@@ -241,7 +241,7 @@ async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
     """Its queues move between brokers, which nothing here follows: part of it would be read, and no error told."""
     mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
     cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     answers = await asyncio.to_thread(asked.queues, [TOPIC])
     [error] = answers.failures
     assert "orders is a static topic" in str(error)
@@ -249,7 +249,7 @@ async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
 
 async def test_a_topic_that_becomes_static_is_refused_by_name(cluster: Cluster) -> None:
     """Also one that was read before: a remap puts its queues where nothing here looks for them."""
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     assert (await asyncio.to_thread(asked.queues, [TOPIC])).failures == []
     mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
     cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
@@ -261,7 +261,7 @@ async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -
     """As by `engine: local`, and at once: no patience makes it known."""
     body = json.dumps({"topicName": TOPIC, "attributes": {"message.type": "TABLE"}}).encode()
     cluster.peers["a"].on(RequestCode.GET_TOPIC_CONFIG, Reply(body=body))
-    asked = cluster_of(Access(ClientOptions(nameservers=(cluster.name_server.address,))))
+    asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
 
     def ask() -> QueueResponses[list[MessageQueue]]:
         answers = asked.queues([TOPIC])
@@ -270,4 +270,4 @@ async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -
         return answers
 
     with pytest.raises(UnknownTopicKindError, match=r"message\.type=TABLE, which this version of rmqd does not know"):
-        await asyncio.to_thread(patiently, ask, 60)
+        await asyncio.to_thread(retry_for, ask, 60)

@@ -176,7 +176,7 @@ def test_a_driver_in_the_cluster_needs_a_checkpoint_that_all_machines_have(tmp_p
         (problem,) = refused(tmp_path, master="yarn", deploy_mode="cluster", checkpoint=checkpoint)
         assert problem.startswith(f"groups.mailer.spark.checkpoint: {told} a folder of the driver's machine")
     asked = submission(tmp_path, master="yarn", deploy_mode="client", checkpoint="/var/checkpoints")
-    assert asked.is_here
+    assert asked.runs_on_this_machine
 
 
 def test_what_spark_itself_cannot_do_is_refused_before_it_says_so(tmp_path: Path) -> None:

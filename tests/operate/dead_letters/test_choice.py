@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, Letter
+from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMessage
 from rmqd.testing import make_message
 
 AT = 1_700_000_000_000
 ID = "7F000001000000000000000000000001"
 
 
-def letter(**more: str) -> Letter:
+def letter(**more: str) -> DlqMessage:
     """A dead letter of rmqd's."""
     reasons = {"RMQD_REASON": "max_reconsume_times reached", "RMQD_EXCEPTION": "Traceback\nshop.TooLate: by 3 s"}
     properties = {"RETRY_TOPIC": "orders", "shop": "a", **reasons, **more}
     message = make_message(
         topic="%DLQ%g", keys="k1 k2", tags="paid", msg_id=ID, store_timestamp=AT, properties=properties
     )
-    return Letter(message, "g")
+    return DlqMessage(message, "g")
 
 
 CHOICES: list[tuple[bool, dict[str, Any]]] = [
@@ -49,7 +49,7 @@ def test_all_that_is_asked_for_must_hold() -> None:
 def test_a_letter_is_counted_by_its_reason_and_the_exception_s_name() -> None:
     assert letter().kind == "max_reconsume_times reached (TooLate)"
     assert letter(RMQD_REASON="no shop", RMQD_EXCEPTION="rmqd.DeadLetter: no shop").kind == "no shop"
-    assert Letter(make_message(topic="%DLQ%g"), "g").kind is None
+    assert DlqMessage(make_message(topic="%DLQ%g"), "g").kind is None
 
 
 def test_the_topic_that_it_came_from() -> None:

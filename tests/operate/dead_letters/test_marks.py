@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.operate.dead_letters.dead_letter import LetterMarks, ReplayWindow
+from rmqd.operate.dead_letters.dead_letter import DlqMarks, ReplayWindow
 
 PLACE = ("broker-a", 0)
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
-    marks = LetterMarks(tmp_path, "g")
+    marks = DlqMarks(tmp_path, "g")
     marks.hold()
     marks.load()
     assert marks.is_new
@@ -21,19 +21,19 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         marks.settle(PLACE, offset, f"id-{offset}")
     marks.windows["broker-a"] = ReplayWindow(0, "send_back", {7: "key"}, {"SCHEDULE_TOPIC_XXXX": {0: 3}})
     marks.save()
-    again = LetterMarks(tmp_path, "g")
+    again = DlqMarks(tmp_path, "g")
     again.load()
     assert not again.is_new
     assert list(again.settled[PLACE]) == [(0, 2), (5, 6)]
     assert (again.witnesses, again.windows) == (marks.witnesses, marks.windows)
-    other = LetterMarks(tmp_path, "another")
+    other = DlqMarks(tmp_path, "another")
     other.load()
     assert not other.settled
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"queues": [{}], "windows": {}}', '{"queues": []}'])
 def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: str) -> None:
-    marks = LetterMarks(tmp_path, "g")
+    marks = DlqMarks(tmp_path, "g")
     marks.path.parent.mkdir(parents=True)
     marks.path.write_text(content)
     with pytest.raises(RmqdError, match=r"marks\.json is damaged"):
@@ -42,15 +42,15 @@ def test_a_damaged_file_is_named_and_stays(tmp_path: Path, content: str) -> None
 
 
 def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    marks = LetterMarks(tmp_path, "g")
+    marks = DlqMarks(tmp_path, "g")
     marks.hold()
     marks.save()
     marks.path.write_text(marks.path.read_text().replace('"version": 1', '"version": 2'))
     with pytest.raises(RmqdError, match=r"marks\.json was written by a newer rmqd \(format 2; this one reads 1\)"):
-        LetterMarks(tmp_path, "g").load()
+        DlqMarks(tmp_path, "g").load()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "dlq").write_text("no folder")
     with pytest.raises(RmqdError, match="--set state_dir=FOLDER"):
-        LetterMarks(tmp_path, "g").hold()
+        DlqMarks(tmp_path, "g").hold()

@@ -16,7 +16,7 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     TopicFacts,
 )
 from rmqd.operate.diagnosis.judge import consequences, judge, needs_second_snapshot
-from rmqd.operate.diagnosis.progress_findings import catching_up
+from rmqd.operate.diagnosis.progress_findings import late_messages
 from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
@@ -242,9 +242,9 @@ def two_looks(
 
 def test_messages_that_a_group_is_catching_up_with_are_counted() -> None:
     looks = two_looks(10, 500, 1500, 70, cached_msg_count=800)
-    assert (judge(*looks), catching_up(*looks)) == ([], 1070)
-    assert catching_up(*two_looks(10, 10, 100)) == 0
-    assert catching_up(*two_looks(10, 20, 9000, cached_msg_count=32)) == 0
+    assert (judge(*looks), late_messages(*looks)) == ([], 1070)
+    assert late_messages(*two_looks(10, 10, 100)) == 0
+    assert late_messages(*two_looks(10, 20, 9000, cached_msg_count=32)) == 0
 
 
 FAILS = ConsumeStatus(consume_failed_tps=0.5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.operate.resets.reset_plan import QueuePlace
-from rmqd.operate.resets.reset_requests import has_obeyed, is_lost
+from rmqd.operate.resets.reset_requests import has_applied_reset, is_lost
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 
 
@@ -65,7 +65,7 @@ OBEYED = [
 def test_a_member_has_obeyed(subtests: pytest.Subtests) -> None:
     for target, before, now, obeyed in OBEYED:
         with subtests.test(target=target, before=before, now=now):
-            assert has_obeyed(target, before, now) == obeyed
+            assert has_applied_reset(target, before, now) == obeyed
 
 
 LOST = [

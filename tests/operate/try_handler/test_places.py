@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.handling.handler_threads import check_result
-from rmqd.operate.try_handler.selection import Author, place_of
+from rmqd.operate.try_handler.selection import HandlerSource, failing_line
 
 HELPERS = "def parse(body):\n    import json\n    return json.loads(body)\n"
 MAIL = """from shop.helpers import parse
@@ -48,10 +48,10 @@ def mail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
         sys.modules.pop(name, None)
 
 
-def place(function: Callable[[Any], object], argument: object, author: Author | None = None) -> str | None:
+def place(function: Callable[[Any], object], argument: object, author: HandlerSource | None = None) -> str | None:
     with pytest.raises(Exception) as caught:  # noqa: PT011  any
         function(argument)
-    return place_of(caught.value, author or Author.of(function))
+    return failing_line(caught.value, author or HandlerSource.of(function))
 
 
 def test_the_innermost_line_of_the_author_s_package(mail: ModuleType, tmp_path: Path) -> None:

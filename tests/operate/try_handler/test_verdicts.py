@@ -14,7 +14,7 @@ from rmqd.consumer.assembly import assemble
 from rmqd.consumer.handling.batch_worker import batch_in_background
 from rmqd.handler_api.batch import AGAIN
 from rmqd.operate.try_handler.trial import TrialDecision
-from rmqd.operate.try_handler.trial_main import is_failure, verdicts_of
+from rmqd.operate.try_handler.trial_main import is_failure, trial_decisions_of
 from rmqd.testing import make_message
 from tests.consumer.groups import group_options, handler_of
 
@@ -32,7 +32,7 @@ async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -
         handle(batch)
     except Exception as raised:  # noqa: BLE001  the handler's
         error = raised
-    return verdicts_of(batch, error, chosen, context.retry_policy)
+    return trial_decisions_of(batch, error, chosen, context.retry_policy)
 
 
 def fail(batch: Batch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.handling.handler_failures import default_decision, requested_suspension
-from rmqd.consumer.handling.in_place_retries import give_up, is_named
+from rmqd.consumer.handling.in_place_retries import dead_letter_by_name, is_named
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.runtime.own_threads import call_either
@@ -95,7 +95,7 @@ async def called(handler: LoadedHandler, batch: Batch) -> dict[str, Any]:
         "about": getattr(error, "message", None) is batch[0],
         "closing": batch.closing if isinstance(batch, ManualBatch) else None,
     }
-    give_up(batch, error, {"OwnError", "KeyError"})
+    dead_letter_by_name(batch, error, {"OwnError", "KeyError"})
     return told | {"given up": {index: seen_decision(one) for index, one in batch.decisions().items()}}
 
 

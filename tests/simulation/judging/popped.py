@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from rmqd.consumer.pop.pop_assignment import KEEP_SECONDS
+from rmqd.consumer.pop.pop_assignment import ACK_INTERVAL_SECONDS
 from rmqd.consumer.pop.pop_retries import DELAY_SECONDS
 from tests.simulation.cluster import FLUSH_SECONDS
 from tests.simulation.judging.trouble import HARMLESS, Trouble
@@ -96,7 +96,7 @@ def late(history: History) -> Iterator[Wrong]:
 def _is_just_over(trouble: Trouble, call: Call) -> bool:
     """Whether a member that was suspended with messages in its cache goes on, and has not looked at them yet."""
     since = call.began - trouble.until
-    return trouble.what == "paused" and call.member in trouble.who and 0 <= since <= 2 * KEEP_SECONDS
+    return trouble.what == "paused" and call.member in trouble.who and 0 <= since <= 2 * ACK_INTERVAL_SECONDS
 
 
 def given_up_early(history: History) -> Iterator[Wrong]:

@@ -46,7 +46,7 @@ def use_disks_of_homes() -> None:
     """
     patch = pytest.MonkeyPatch()
     patch.setattr(local_file_store, "in_own_thread", _after_a_moment)
-    patch.setattr(process_lock, "hold", lambda path: None)
+    patch.setattr(process_lock, "lock_file", lambda path: None)
 
 
 async def _after_a_moment(function: Callable[[], T]) -> T:

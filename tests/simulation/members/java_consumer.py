@@ -123,7 +123,7 @@ class JavaConsumer:
         for topic in self.versions:
             with contextlib.suppress(RmqdError):
                 await self._client.routes.lookup(topic)
-            await self._client.heartbeat.beat()  # the first one makes the retry topic
+            await self._client.heartbeat.send_heartbeats()  # the first one makes the retry topic
         self.begin(self._rebalance_again())
         self.begin(self._persist_again())
         if self.is_orderly:
@@ -182,7 +182,7 @@ class JavaConsumer:
         has_changed |= await self._take(share)
         if has_changed:
             self._changed(topic)
-            self._client.heartbeat.beat_soon()
+            self._client.heartbeat.send_heartbeats_soon()
         return share == {queue for queue in self._queues if queue.topic == topic}
 
     async def _give_up(self, topic: str, share: set[MessageQueue]) -> bool:

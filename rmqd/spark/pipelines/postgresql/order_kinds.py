@@ -27,10 +27,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE, PLACE_COLUMNS, quoted
-from rmqd.spark.pipelines.postgresql.table_shape import connected, create_once, refused_row, told
+from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE_COLUMN, PLACE_COLUMNS, quoted
+from rmqd.spark.pipelines.postgresql.table_shape import create_once, db_error, open_connection, refused_row
 from rmqd.spark.pipelines.postgresql.upsert_statements import Statements
-from rmqd.spark.sink.sink_rows import place_text, places_of
+from rmqd.spark.sink.sink_rows import message_places, place_text
 
 _TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
@@ -50,14 +50,14 @@ class OrderColumn:
         """The description as recorded if no other group writes to the table."""
         return self._of(self.topics)
 
-    def covered_by(self, noted: str) -> bool:
+    def is_covered_by(self, noted: str) -> bool:
         """Return whether the recorded description is the same, possibly with more topics."""
         there = self._topics_in(noted)
         return noted == self.text or (there is not None and self.topics <= there)
 
     def beside(self, noted: str) -> str | None:
         """Return the description to record for the rows of both; None if they are not comparable."""
-        if self.covered_by(noted):
+        if self.is_covered_by(noted):
             return noted
         there = self._topics_in(noted)
         return self.text if there is not None and there <= self.topics else None
@@ -130,7 +130,7 @@ class OrderColumns:
         """Lock the record until the transaction ends. Raises RmqdError if another group has changed it."""
         for name, kind in self.kinds.items():
             there = self._noted(connection, name, "SHARE")
-            if there is not None and not kind.covered_by(there):
+            if there is not None and not kind.is_covered_by(there):
                 raise RmqdError(
                     f"{self.statements.table}: another group now orders its rows by {name} as {there!r}, and this "
                     f"group as {kind.text!r}; run only one of the groups, or use the same order in both"
@@ -198,7 +198,7 @@ def _has_column(connection: Connection[tuple[Any, ...]], table: str, name: str) 
     return found is not None and bool(found[0])
 
 
-TOLD: Final = "attempt string, rows bigint"
+COPIED_DDL: Final = "attempt string, rows bigint"
 _ROWS_BITS: Final = 33  # like Spark's monotonically_increasing_id: numbers increase with the partition
 
 Row = tuple[Any, ...]
@@ -226,11 +226,11 @@ class RowCopy:
         context = TaskContext.get()
         attempt, rows = uuid.uuid4().hex, (context.partitionId() if context is not None else 0) << _ROWS_BITS
         start = rows
-        with connected(self.conninfo, self.where) as connection:
+        with open_connection(self.conninfo, self.where) as connection:
             for batch in itertools.chain([first], batches):
                 bad: dict[int, str] = {}
                 numbers = range(rows, rows + batch.num_rows)
-                places, values = places_of(batch), self._values(batch, bad)
+                places, values = message_places(batch), self._values(batch, bad)
                 staged = list(zip(itertools.repeat(attempt), numbers, *places, *values, strict=False))
                 for number, reason in bad.items():
                     self._refuse(connection, staged[number], batch, reason)
@@ -250,7 +250,7 @@ class RowCopy:
             if not refused_row(error):
                 raise
             if len(rows) == 1:
-                self._refuse(connection, rows[0], batch, told(error))
+                self._refuse(connection, rows[0], batch, db_error(error))
                 return
             middle = len(rows) // 2
             self._copy(connection, rows[:middle], batch)
@@ -260,14 +260,14 @@ class RowCopy:
         own = 2 + len(PLACE_COLUMNS)
         if not self.refuse:
             raise RmqdError(f"sink {self.where}: {reason}; the message is {place_text(row[2:own])}") from None
-        names = [name for name in batch.schema.names if name != PLACE]
+        names = [name for name in batch.schema.names if name != PLACE_COLUMN]
         content = json.dumps(dict(zip(names, row[own:], strict=True)), default=str)
         connection.execute(self.refuse, (*row[:own], reason, content))
 
     def _values(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Iterator[list[Any]]:
         """Yield the values of each column. Add the rows with values that Python cannot represent to `bad`."""
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if name == PLACE:
+            if name == PLACE_COLUMN:
                 continue
             values = _python_values(name, column, bad)
             if name in self.keys and column.null_count:

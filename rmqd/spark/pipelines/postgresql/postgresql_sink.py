@@ -11,17 +11,17 @@ from psycopg import Connection
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.handler_api.destinations.upsert_sql import PLACE
+from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.pipelines.postgresql.order_kinds import TOLD, OrderColumns, RowCopy, kinds_of
+from rmqd.spark.pipelines.postgresql.order_kinds import COPIED_DDL, OrderColumns, RowCopy, kinds_of
 from rmqd.spark.pipelines.postgresql.table_shape import (
-    connected,
     conninfo_of,
     create_once,
+    db_error,
     one_line,
+    open_connection,
     read_shape,
     refused_row,
-    told,
 )
 from rmqd.spark.pipelines.postgresql.upsert_statements import (
     ATTEMPT,
@@ -73,7 +73,7 @@ class PostgresqlSink:
         Batches that previous drivers still write are refused from now on. Raises ConfigError with all problems.
         """
         sink = self._sink
-        schema = _without(schema, PLACE)
+        schema = _without(schema, PLACE_COLUMN)
         stored = _without(schema, sink.delete_column)
         with self._connected() as connection:
             shape = read_shape(connection, sink.table, stored)
@@ -130,7 +130,7 @@ class PostgresqlSink:
         refuse = statements.refuse(self._epoch) if self._leaves_out else ""
         keys, statement = frozenset(self._sink.keys), statements.copy(self._epoch)
         copy = RowCopy(self._conninfo, self._where, statement, self._json_columns, keys, refuse)
-        copied = frame.mapInArrow(copy, TOLD).collect()
+        copied = frame.mapInArrow(copy, COPIED_DDL).collect()
         with self._connected() as connection:
             with connection.transaction():
                 if statements.delete_column:  # lock first, so that the transaction sees all earlier deletions
@@ -151,7 +151,7 @@ class PostgresqlSink:
         return self._writer, self._statements.table
 
     def _connected(self) -> Any:
-        return connected(self._conninfo, self._where)
+        return open_connection(self._conninfo, self._where)
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
         """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
@@ -292,9 +292,9 @@ class PostgresqlSink:
                 f"{CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
                 f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(MESSAGE)}"
             )
-            place = connection.execute(refuse, (told(error), attempts, rows[0])).fetchone()
+            place = connection.execute(refuse, (db_error(error), attempts, rows[0])).fetchone()
             if not self._leaves_out and place is not None:
-                raise RmqdError(f"sink {self._where}: {told(error)}; the message is {place_text(place)}") from None
+                raise RmqdError(f"sink {self._where}: {db_error(error)}; the message is {place_text(place)}") from None
             return 1
 
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:

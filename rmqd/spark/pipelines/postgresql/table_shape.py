@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.handler_api.destinations.upsert_sql import KEYS_TOLD, UNIQUE_KEYS, listed, quoted
+from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, UNIQUE_KEYS, listed, quoted
 from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
 
 _ONE_AT_A_TIME: Final = 0x726D7164
@@ -46,14 +46,14 @@ def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
 
 
 @contextlib.contextmanager
-def connected(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
+def open_connection(conninfo: str, where: str) -> Iterator[Connection[tuple[Any, ...]]]:
     """Open a connection in autocommit mode. Database errors become RmqdErrors that start with `where`."""
     try:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             yield connection
     except psycopg.Error as error:
         # no cause, because Spark would log its text, including quoted values
-        raise RmqdError(f"sink {where}: {told(error)}") from None
+        raise RmqdError(f"sink {where}: {db_error(error)}") from None
 
 
 def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
@@ -77,7 +77,7 @@ def create_once(connection: Connection[tuple[Any, ...]], table: str, *statements
     return True
 
 
-def told(error: psycopg.Error) -> str:
+def db_error(error: psycopg.Error) -> str:
     """Return the error of the database without values of a row, which are in its quotes, DETAIL and CONTEXT."""
     state, diagnosis = error.sqlstate, error.diag
     if state is None:  # an error of psycopg itself, about the connection or a value
@@ -209,7 +209,7 @@ class TableShape:
                     f"keys: {name} is {kind} in the pipeline and {written} in the table, which distinguishes fewer "
                     f"values, so different keys would become one; expected {_sql_kind(kind)} in the table"
                 )
-        for told in filter(None, ((field.metadata or {}).get(KEYS_TOLD) for field in rows.fields)):
+        for told in filter(None, ((field.metadata or {}).get(KEYS_METADATA) for field in rows.fields)):
             if set(told) != set(keys):
                 yield (
                     f"keys: the pipeline identifies a row by {', '.join(told)}, and the sink by "

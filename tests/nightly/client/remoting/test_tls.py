@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.client.client_options import ClientOptions, TlsOptions
-from rmqd.client.remoting.security import client_context, explain, file_problems
+from rmqd.client.remoting.security import client_context, explain_tls_error, file_problems
 from rmqd.client.routing.name_server_client import NameServers
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import RemotingError, RmqdError, TlsError, TlsFileError
@@ -151,7 +151,7 @@ def test_a_certificate_that_nobody_showed_is_not_called_a_bad_one() -> None:
     """Servers on an old Java say of none that it is bad."""
     alert = ssl.SSLError(1, "[SSL: SSLV3_ALERT_BAD_CERTIFICATE] sslv3 alert bad certificate (_ssl.c:2580)")
     alert.reason = "SSLV3_ALERT_BAD_CERTIFICATE"
-    assert explain(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
-    assert explain(alert, "h", shows_one=False) == (
+    assert explain_tls_error(alert, "h", shows_one=True) == "it does not accept the certificate in client.tls.cert_file"
+    assert explain_tls_error(alert, "h", shows_one=False) == (
         "it requires a client certificate; set client.tls.cert_file and key_file"
     )

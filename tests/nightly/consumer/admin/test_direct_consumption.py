@@ -28,7 +28,7 @@ async def test_a_thread_that_hangs_keeps_its_turn(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it comes back: an operator who asks again and again must not make threads without end."""
-    monkeypatch.setattr("rmqd.consumer.admin.member_requests.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.RESPONSE_SECONDS", 0.1)
     go_on, calls = threading.Event(), list[Batch]()
 
     def handle(batch: Batch) -> None:

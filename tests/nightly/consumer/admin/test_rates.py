@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, Rates
+from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, ConsumeRates
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
@@ -24,8 +24,8 @@ def stats() -> TopicStats:
 
 
 @pytest.fixture
-def rates(stats: TopicStats, clock: ManualClock) -> Rates:
-    return Rates({TOPIC: stats}, clock)
+def rates(stats: TopicStats, clock: ManualClock) -> ConsumeRates:
+    return ConsumeRates({TOPIC: stats}, clock)
 
 
 def handle(stats: TopicStats, start: int, messages: int, seconds: float = 0.02) -> None:
@@ -37,13 +37,13 @@ def handle(stats: TopicStats, start: int, messages: int, seconds: float = 0.02) 
         stats.acknowledged([message], seconds, 1.0)
 
 
-def pass_time(rates: Rates, clock: ManualClock, seconds: float) -> None:
+def pass_time(rates: ConsumeRates, clock: ManualClock, seconds: float) -> None:
     for _ in range(int(seconds / SAMPLE_SECONDS)):
         clock.turn(SAMPLE_SECONDS)
         rates.sample()
 
 
-def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: ConsumeRates, clock: ManualClock) -> None:
     for second in range(120):
         handle(stats, second * 10, 10 if second < 60 else 2)
         if second % SAMPLE_SECONDS == SAMPLE_SECONDS - 1:
@@ -60,7 +60,7 @@ def test_rates_are_those_of_the_last_minute(stats: TopicStats, rates: Rates, clo
 def test_a_topic_that_comes_later_has_rates_too(stats: TopicStats, clock: ManualClock, *, is_sampled: bool) -> None:
     """A group that is switched from popping to pulling reads its pop retry topics, which others did not name before."""
     by_topic = {TOPIC: stats}
-    rates = Rates(by_topic, clock)
+    rates = ConsumeRates(by_topic, clock)
     by_topic["later"] = later = TopicStats("later", is_retry=True)
     if is_sampled:
         pass_time(rates, clock, SAMPLE_SECONDS)
@@ -70,13 +70,15 @@ def test_a_topic_that_comes_later_has_rates_too(stats: TopicStats, clock: Manual
     assert rates.status("later").pull_tps == pytest.approx(10)
 
 
-def test_rates_count_from_the_start_where_that_is_later(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+def test_rates_count_from_the_start_where_that_is_later(
+    stats: TopicStats, rates: ConsumeRates, clock: ManualClock
+) -> None:
     handle(stats, 0, 50)
     clock.turn(5)
     assert rates.status(TOPIC).consume_ok_tps == pytest.approx(10)
 
 
-def test_failures_are_those_of_the_last_hour(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+def test_failures_are_those_of_the_last_hour(stats: TopicStats, rates: ConsumeRates, clock: ManualClock) -> None:
     """Retries, dead letters and calls past their time; a corrupt message reached no handler."""
     for result in ("retried", "dead_lettered", "expired", "corrupt"):
         stats.count(result)
@@ -87,7 +89,9 @@ def test_failures_are_those_of_the_last_hour(stats: TopicStats, rates: Rates, cl
     assert rates.status(TOPIC).consume_failed_msgs == 0
 
 
-def test_a_minute_without_calls_shows_the_hours_duration(stats: TopicStats, rates: Rates, clock: ManualClock) -> None:
+def test_a_minute_without_calls_shows_the_hours_duration(
+    stats: TopicStats, rates: ConsumeRates, clock: ManualClock
+) -> None:
     """As in Java: it says more than 0."""
     handle(stats, 0, 10, seconds=0.5)
     pass_time(rates, clock, 120)
@@ -96,7 +100,7 @@ def test_a_minute_without_calls_shows_the_hours_duration(stats: TopicStats, rate
 
 
 def test_a_queue_moves_while_messages_are_finished_or_none_are_there(
-    stats: TopicStats, rates: Rates, clock: ManualClock
+    stats: TopicStats, rates: ConsumeRates, clock: ManualClock
 ) -> None:
     queue = ProcessQueue(QUEUE, 0, stats)
     rates.record({QUEUE: queue})

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.offsets.local_file_store import REMIND_SECONDS, LocalFileOffsetStore, OffsetsFile
+from rmqd.consumer.offsets.local_file_store import LOG_INTERVAL_SECONDS, LocalFileOffsetStore, OffsetsFile
 from rmqd.errors import InUseError, OffsetStoreError
 from tests.clock import ManualClock
 from tests.consumer.offsets.disks import disk_error, small_disk
@@ -88,7 +88,7 @@ async def test_a_full_disk_is_said_once_and_then_once_a_minute(
             assert not await store.persist({A: number})
             clock.turn(5)
         assert [line["event"] for line in logs] == ["offset.not_stored"] * 3
-        assert [line["for_seconds"] for line in logs] == [0, REMIND_SECONDS, 2 * REMIND_SECONDS]
+        assert [line["for_seconds"] for line in logs] == [0, LOG_INTERVAL_SECONDS, 2 * LOG_INTERVAL_SECONDS]
         saves.error = disk_error(errno.EROFS)
         assert not await store.persist({A: 27})
         saves.error = None

@@ -33,7 +33,7 @@ def test_a_full_disk_leaves_the_lock_without_a_name(path: Path, monkeypatch: pyt
         raise disk_error()
 
     monkeypatch.setattr(Path, "write_text", full)
-    process_lock.hold(path)
+    process_lock.lock_file(path)
     with pytest.raises(subprocess.CalledProcessError) as caught:
         subprocess.run([sys.executable, "-c", HOLDER, str(path)], check=True, capture_output=True, text=True)
 
@@ -46,13 +46,13 @@ def test_a_disk_that_is_read_only_from_the_start_is_the_callers_problem(tmp_path
         (disk.path / "lock").touch()
         disk.read_only(True)
         with pytest.raises(OSError, match="Read-only file system"):
-            process_lock.hold(disk.path / "lock")
+            process_lock.lock_file(disk.path / "lock")
 
 
 @pytest.mark.process
 def test_the_lock_does_not_keep_a_disk_from_being_made_read_only(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        process_lock.hold(disk.path / "lock")
+        process_lock.lock_file(disk.path / "lock")
         disk.read_only(True)
 
 
@@ -79,7 +79,7 @@ def test_who_only_looks_has_nothing_afterwards(path: Path) -> None:
 
 
 def test_looking_does_not_let_go_of_what_is_held(path: Path) -> None:
-    process_lock.hold(path)
+    process_lock.lock_file(path)
     process_lock.check_unlocked(path)
 
     assert not is_free(path)
@@ -96,7 +96,7 @@ def test_a_network_disk_that_wants_the_file_open_for_writing_gets_it(
         flock(descriptor, operation)
 
     monkeypatch.setattr(fcntl, "flock", as_nfs)
-    process_lock.hold(path)
+    process_lock.lock_file(path)
     monkeypatch.undo()
 
     assert not is_free(path)
@@ -109,7 +109,7 @@ def test_a_disk_that_cannot_lock_is_told(path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(OSError, match="No locks available"):
-        process_lock.hold(path)
+        process_lock.lock_file(path)
 
     assert not open_files(path)
 
@@ -125,7 +125,7 @@ def test_the_holders_name_may_be_missing_where_the_disk_is_full(
 
     monkeypatch.setattr(Path, "write_text", refuse)
     with contextlib.nullcontext() if is_held else pytest.raises(OSError, match="Read-only"):
-        process_lock.hold(path)
+        process_lock.lock_file(path)
 
     assert is_free(path) is not is_held
 
@@ -136,7 +136,7 @@ def test_a_forked_child_does_not_keep_it(path: Path) -> None:
     reader, writer = os.pipe()
     try:
         subprocess.run([sys.executable, "-c", FORKER, str(path), str(reader)], check=True, pass_fds=[reader])
-        process_lock.hold(path)
+        process_lock.lock_file(path)
     finally:
         os.close(reader)
         os.close(writer)

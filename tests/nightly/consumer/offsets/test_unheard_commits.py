@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.pending_commits import FORGOTTEN_SECONDS, SETTLE_SECONDS, UnansweredCommits
+from rmqd.consumer.offsets.pending_commits import FORGET_AFTER_SECONDS, SETTLE_SECONDS, UnansweredCommits
 from rmqd.errors import (
     RemotingClosedError,
     RemotingConnectError,
@@ -97,7 +97,7 @@ async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(
 ) -> None:
     unheard.failed(A, 7, Late())
     assert unheard.offsets(A) == {7}
-    assert await outlived(unheard, clock, 60) == (True, FORGOTTEN_SECONDS)
+    assert await outlived(unheard, clock, 60) == (True, FORGET_AFTER_SECONDS)
 
 
 @pytest.mark.parametrize(("is_answered", "longer"), [(True, 0.0), (False, SETTLE_SECONDS)])
@@ -116,8 +116,8 @@ async def test_one_whose_end_is_heard_is_not_waited_for_longer_than_before(
 ) -> None:
     late = Late()
     unheard.failed(A, 7, late)
-    clock.call_later(FORGOTTEN_SECONDS - 1.0, late.tell, False)
-    assert await outlived(unheard, clock, 60) == (True, FORGOTTEN_SECONDS)
+    clock.call_later(FORGET_AFTER_SECONDS - 1.0, late.tell, False)
+    assert await outlived(unheard, clock, 60) == (True, FORGET_AFTER_SECONDS)
 
 
 async def test_the_last_of_several_is_waited_for(unheard: UnansweredCommits, clock: ManualClock) -> None:
@@ -152,11 +152,11 @@ async def test_what_is_over_is_forgotten_once_the_offset_was_seen_stored_afterwa
     assert unheard.offsets(A) == {7, 8}
     unheard.stored(A, clock.monotonic())
     assert unheard.offsets(A) == {8}
-    clock.turn(FORGOTTEN_SECONDS)
+    clock.turn(FORGET_AFTER_SECONDS)
     unheard.stored(A, clock.monotonic())
     assert unheard.offsets(A) == frozenset()
 
 
 def test_a_broker_gets_these_times() -> None:
     """A commit that takes longer than its broker's clients live has no effect any more."""
-    assert (SETTLE_SECONDS, FORGOTTEN_SECONDS) == (2.0, 30.0)
+    assert (SETTLE_SECONDS, FORGET_AFTER_SECONDS) == (2.0, 30.0)

@@ -119,7 +119,9 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
 ) -> None:
     """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
     monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1,))
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.APART_SECONDS", 0.0)  # the group pulls before that is over
+    monkeypatch.setattr(
+        "rmqd.consumer.rebalance.rebalance.MIN_INTERVAL_SECONDS", 0.0
+    )  # the group pulls before that is over
     attempts: list[tuple[str, str]] = []
 
     async def fail(batch: Batch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from rmqd.client.remoting.pending import Traffic
+from rmqd.client.remoting.pending import TrafficCounters
 from rmqd.consumer.pull.response_validation import ResponseValidation
 from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
@@ -81,7 +81,7 @@ def flipped(body: bytes, at: int, chance: random.Random) -> bytes:
 
 def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) -> dict[int, bytes]:
     """Pull the queue to its end by replies of which every other one is damaged. Bodies by the offset believed."""
-    validation = ResponseValidation(QUEUE, Traffic())
+    validation = ResponseValidation(QUEUE, TrafficCounters())
     validation.takes_all = not filtered
     handled: dict[int, bytes] = {}
     bodies = set[bytes]()

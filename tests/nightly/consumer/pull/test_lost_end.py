@@ -21,7 +21,7 @@ async def test_what_comes_while_the_end_is_doubted_is_handled(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a member that has pulled nothing yet, and knows no time."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 0.3)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 0.3)
     await broker.store(queue, *OLD[:3])
     broker.offsets[GROUP, queue] = 6
     async with member(broker.peer.address, seen, **QUICK):
@@ -54,7 +54,7 @@ async def test_a_doubted_queue_that_gets_as_far_again_is_looked_at(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, monkeypatch: pytest.MonkeyPatch, new: int
 ) -> None:
     """What was stored later than what was pulled is other messages."""
-    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.DOUBT_SECONDS", 60)
+    monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 60)
     await broker.store(queue, *OLD, store_timestamp=1000)
     async with member(broker.peer.address, seen, **QUICK):
         await broker.committed(GROUP, queue, 6)

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance.membership import KEEP_SECONDS, MISSING_BROKER_SECONDS
-from rmqd.consumer.rebalance.rebalance import Division, MemberShare
+from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group_headers import GetConsumerListByGroupRequestHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -123,7 +123,7 @@ async def test_queues_of_a_broker_that_returns_during_a_pass_are_kept(
             await two.b.peer.down()
             two.route(two.a)
             await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is away")
-            right = Division.share_of
+            right = QueueDivision.share_of
 
             async def share_of(*arguments: Any) -> MemberShare | None:
                 share = await right(*arguments)
@@ -132,7 +132,7 @@ async def test_queues_of_a_broker_that_returns_during_a_pass_are_kept(
                     await m.client.routes.refresh(TOPIC)
                 return share
 
-            monkeypatch.setattr(Division, "share_of", share_of)
+            monkeypatch.setattr(QueueDivision, "share_of", share_of)
             await two.b.peer.listen()
             await eventually(lambda: [e for e in logs if e["event"] == "broker.returned"], "it is back")
             await two.b.store(place(two.b), b"b0")
@@ -187,7 +187,7 @@ async def test_members_are_asked_of_a_broker_that_answers(two: Two, seen: Seen, 
         await two.b.peer.down()
         await eventually(lambda: m.client.remoting.is_down(two.b.peer.address), "it is known to be down")
         addresses = [two.b.peer.address, two.a.peer.address]
-        assert m.client.replicas.by_preference(addresses) == addresses[::-1]
+        assert m.client.replicas.sorted_by_preference(addresses) == addresses[::-1]
         with capture_logs() as logs:
             await two.a.gain(GROUP, "x@1")
             await eventually(lambda: len(m.consumer.snapshot().queues) < 4, "queues are given up")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tracemalloc
 
 from rmqd.daemon.group_history import POINTS, STEP_SECONDS, GroupSeries, GroupTotals
-from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.groups.group_engine import HostSnapshot
 from tests.daemon.fakes import group_snapshot, queue_snapshot
 from tests.daemon.history.test_recorder import Daemon, slow
 
@@ -31,7 +31,7 @@ def test_a_group_that_comes_later_has_no_values_before() -> None:
     daemon = Daemon()
     daemon.step(group_snapshot("audit"))
     daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
-    daemon.recorder.take(HostView((), missing=("worker 1 is being restarted",)))
+    daemon.recorder.take(HostSnapshot((), missing=("worker 1 is being restarted",)))
     daemon.step(group_snapshot("audit"), group_snapshot(queues=(queue_snapshot(0),)))
     assert daemon.recorder.document()["groups"]["mailer"]["lag"] == [None, 40, None, 40]
 

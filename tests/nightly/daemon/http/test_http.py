@@ -20,7 +20,7 @@ from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, LastError
 from rmqd.daemon.group_history import HistoryRecorder
-from rmqd.daemon.groups.group_engine import HostView
+from rmqd.daemon.groups.group_engine import HostSnapshot
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http import http_server
@@ -261,7 +261,7 @@ async def test_many_who_ask_for_much_do_not_hold_up_a_probe(served: Served) -> N
     """Answers that take work have their turns; /livez has not to wait for one."""
     turn = asyncio.Event()
 
-    async def slow_view(**_: bool) -> HostView:
+    async def slow_view(**_: bool) -> HostSnapshot:
         await turn.wait()
         return await host_view()
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from rmqd.consumer.circuit import CircuitSnapshot, CircuitState
 from rmqd.consumer.stats.stats_snapshot import MAX_REASONS, OTHER_REASONS, BatchesSnapshot, LastError
-from rmqd.daemon.groups.group_engine import ProcessSnapshot, add_past, merge_processes
+from rmqd.daemon.groups.group_engine import ProcessSnapshot, add_ended_counters, merge_processes
 from tests.daemon.fakes import EMPTY, group_snapshot, queue_snapshot
 from tests.daemon.metrics.test_totals import process
 
@@ -30,16 +30,16 @@ def test_the_circuit_of_a_group_is_the_one_of_its_workers_that_is_open() -> None
 def test_figures_of_one_engine_are_not_added_to_the_others() -> None:
     """Their series have other labels."""
     now = replace(group_snapshot(received=1), engine="spark")
-    assert add_past(now, group_snapshot(received=5)) == now
-    assert add_past(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
+    assert add_ended_counters(now, group_snapshot(received=5)) == now
+    assert add_ended_counters(now, replace(group_snapshot(received=5), engine="spark")).topics[0].received == 6
 
 
 def test_figures_of_micro_batches_add_up() -> None:
     batches = BatchesSnapshot(EMPTY, {"handling": 1.5}, 10.0, 2, 1)
     now = replace(group_snapshot(), engine="spark", batches=replace(batches, last_end=None))
     past = replace(group_snapshot(), engine="spark", batches=batches)
-    assert add_past(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
-    assert add_past(replace(now, batches=None), past).batches == batches
+    assert add_ended_counters(now, past).batches == BatchesSnapshot(EMPTY, {"handling": 3.0}, 10.0, 4, 2)
+    assert add_ended_counters(replace(now, batches=None), past).batches == batches
 
 
 def test_workers_that_pop_the_same_queue_show_it_once_with_what_they_have_together() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
-from rmqd.operate.try_handler.selection import Author, place_of, place_of_fault
+from rmqd.operate.try_handler.selection import HandlerSource, failing_line, place_of_fault
 from tests.operate.try_handler.test_places import mail, place
 
 __all__ = ["mail"]
@@ -34,7 +34,7 @@ def test_a_library_in_the_author_s_folder_is_not_his(mail: ModuleType, tmp_path:
 
 
 def test_without_a_line_of_his_it_is_the_innermost_that_is_not_rmqd_s(mail: ModuleType) -> None:
-    found = place(json.loads, "{", Author.of(mail.handle))
+    found = place(json.loads, "{", HandlerSource.of(mail.handle))
     assert found is not None
     assert "json/decoder.py" in found
 
@@ -48,7 +48,7 @@ def test_no_line_of_rmqd_is_named_if_the_author_has_no_line(mail: ModuleType) ->
         frame = frame.tb_next
     assert frame is not None
 
-    assert place_of(raised.value.with_traceback(frame), Author.of(mail.handle)) is None
+    assert failing_line(raised.value.with_traceback(frame), HandlerSource.of(mail.handle)) is None
 
 
 def test_a_fault_names_the_thread_in_which_the_author_s_code_runs(mail: ModuleType, tmp_path: Path) -> None:
@@ -64,5 +64,5 @@ Current thread 0x00007f2b (most recent call first):
   File "{tmp_path}/shop/mail.py", line 5 in handle
   File "{Path(check_result.__code__.co_filename)}", line 210 in _call
 """
-    assert place_of_fault(stacks, Author.of(mail.handle)) == f"{tmp_path}/shop/mail.py:5 in handle"
-    assert place_of_fault("", Author.of(mail.handle)) is None
+    assert place_of_fault(stacks, HandlerSource.of(mail.handle)) == f"{tmp_path}/shop/mail.py:5 in handle"
+    assert place_of_fault("", HandlerSource.of(mail.handle)) is None

@@ -15,7 +15,7 @@ from rmqd.consumer.offsets.pending_commits import FirstCommits, UnansweredCommit
 from rmqd.consumer.offsets.persistence import OffsetPersistence, OffsetWatch
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.pull.pull_loop import PullLoop
-from rmqd.consumer.pull.pull_request import until_answered
+from rmqd.consumer.pull.pull_request import repeat_until_answered
 from rmqd.consumer.pull.queue_release import QueueRelease
 from rmqd.errors import RmqdError
 from rmqd.wire.message_queue import MessageQueue
@@ -213,7 +213,7 @@ def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
     right = AssignedQueue._own
 
     async def own(self: AssignedQueue) -> None:
-        start = await until_answered(self._context, self.message_queue, self._start)
+        start = await repeat_until_answered(self._context, self.message_queue, self._start)
 
         async def known() -> Any:
             return start

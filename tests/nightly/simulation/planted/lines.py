@@ -113,7 +113,7 @@ def heartbeat_forgotten_after_a_reconnect(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Heartbeat, "is_known_on", is_known_on)
     patch.setattr(Heartbeat, "_opened", lambda self, address: None)
-    patch.setattr(Heartbeat, "beat_soon", lambda self, address=None: None)
+    patch.setattr(Heartbeat, "send_heartbeats_soon", lambda self, address=None: None)
 
 
 @plant(needs=tries("crash"))

@@ -54,14 +54,14 @@ def first_second_alone(patch: pytest.MonkeyPatch) -> None:
     """A member that sees no others acquires queues at once, though others may only have lost their connections."""
     patch.setattr("rmqd.consumer.rebalance.ownership.MISSING_MEMBER_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.membership.BACK_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.RETURN_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))
 def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
     """The locks of a member whose connection was cut are broken before the member could return."""
     patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.membership.BACK_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.RETURN_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.broker.pop.revive import Popped, PopReviveService
+from rmqd.broker.pop.revive import HiddenPop, PopReviveService
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_retries import PopSendBack
@@ -144,7 +144,7 @@ def handled_when_its_time_is_over(patch: pytest.MonkeyPatch) -> None:
     right = PopAssignment._renew_or_discard
 
     def renew_or_discard(self: PopAssignment, tasks: Any, process_queue: PopProcessQueue, block: PopBlock) -> None:
-        if not process_queue.waiting_of(block):
+        if not process_queue.unhandled_offsets(block):
             right(self, tasks, process_queue, block)
 
     patch.setattr(PopAssignment, "_renew_or_discard", renew_or_discard)
@@ -158,7 +158,7 @@ def shown_again_and_handled(patch: pytest.MonkeyPatch) -> None:
         for process_queue in self.loop.process_queues:
             for block in process_queue.blocks:
                 assert isinstance(block, PopBlock)
-                self._receipts.show_again(block, process_queue.waiting_of(block))
+                self._receipts.show_again(block, process_queue.unhandled_offsets(block))
 
     patch.setattr(PopAssignment, "_show_waiting", show_waiting)
 
@@ -201,7 +201,7 @@ def popped_again_after_a_dead_letter(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=pops)
 def broker_hides_too_briefly(patch: pytest.MonkeyPatch) -> None:
     """A broker shows popped messages again after half of their invisible time."""
-    patch.setattr(Popped, "due_ms", property(lambda self: self.pop_time + self.invisible_time // 2))
+    patch.setattr(HiddenPop, "due_ms", property(lambda self: self.pop_time + self.invisible_time // 2))
 
 
 @plant(needs=pops)

@@ -47,7 +47,7 @@ def queue_that_comes_back_is_lost(patch: pytest.MonkeyPatch) -> None:
     async def hold(self: Rebalance, assigned: Assignment) -> None:
         await assigned.run()
         self.divide_thresholds()
-        self.soon()
+        self.start_soon()
 
     patch.setattr(Rebalance, "_hold", hold)
 
@@ -119,16 +119,16 @@ def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
     right, is_whole = MemberList.of, MemberList._is_whole
 
     async def of(self: MemberList, topic: str) -> list[str] | None:
-        beat = self._context.client.heartbeat.beat_address
+        beat = self._context.client.heartbeat.send_heartbeat_to
 
         async def nothing(address: str) -> None:
             return None
 
-        self._context.client.heartbeat.beat_address = nothing  # type: ignore[method-assign]
+        self._context.client.heartbeat.send_heartbeat_to = nothing  # type: ignore[method-assign]
         try:
             return await right(self, topic)
         finally:
-            self._context.client.heartbeat.beat_address = beat  # type: ignore[method-assign]
+            self._context.client.heartbeat.send_heartbeat_to = beat  # type: ignore[method-assign]
 
     def may_lack_us(self: MemberList, address: str, members: list[str]) -> bool:
         return is_whole(self, address, [*members, self._context.client.client_id])

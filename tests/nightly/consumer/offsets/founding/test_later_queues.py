@@ -178,7 +178,7 @@ async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_los
 ) -> None:
     """The others are consumed after a while. It begins, when it comes back, where it was when the group was founded."""
     monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.BROKER_GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.CLOCKS_APART_MS", 0)
+    monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.CLOCK_TOLERANCE_MS", 0)
     monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
     await two.a.store(a, b"old")
