@@ -133,7 +133,7 @@ PARTS: Final = (
     ),
     Part(
         "fuzz",
-        _campaign("fuzz", "--executions", "60000"),
+        _campaign("fuzz", "--executions", "20000"),
         "frames, configurations and requests from a fuzzer",
         lane=Lane.COMPUTES,
     ),
