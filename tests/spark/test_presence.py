@@ -31,7 +31,7 @@ GROUP = "reports"
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
-    for name in ("JOINING_SECONDS", "JUNIOR_SECONDS", "SENIOR_SECONDS"):
+    for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)

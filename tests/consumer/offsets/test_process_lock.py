@@ -21,7 +21,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from rmqd.runtime import files as process_lock
-process_lock.hold(Path(sys.argv[1]))
+process_lock.lock_file(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """

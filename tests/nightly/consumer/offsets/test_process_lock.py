@@ -60,7 +60,7 @@ FORKER = """
 import os, sys
 from pathlib import Path
 from rmqd.runtime import files as process_lock
-process_lock.hold(Path(sys.argv[1]))
+process_lock.lock_file(Path(sys.argv[1]))
 reader, writer = os.pipe()
 if not os.fork():
     os.write(writer, b".")
