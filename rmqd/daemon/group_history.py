@@ -102,7 +102,7 @@ _Key = tuple[str, str, str]
 # A group may have several problems with these causes, for example one for each topic. For other causes each process may
 # report the same problem.
 _MANIFOLD: Final = frozenset({"topic_missing", "no_route", "no_permission", "broker_unreachable"})
-_DIGITS: Final = re.compile(r"\d+")
+_DIGITS: Final = re.compile(r"\d+(\.\d+)?( (ms|s|min|h|d)\b)?")
 
 
 @dataclass(slots=True)

@@ -49,7 +49,9 @@ def duration(seconds: float) -> str:
     """Return a duration for a sentence: `7 ms`, `2.5 s`, `40 s`, `12 min`, `3 h`, `2 d`."""
     if 0 < seconds < 0.9995:
         return f"{max(1, round(seconds * 1000))} ms"
-    size, unit = next((one for one in _UNITS if seconds >= 2 * one[0]), (1, "s"))
+    seconds = max(seconds, 0)
+    whole = float(seconds).is_integer()  # probably a setting, which is shown exactly
+    size, unit = next((one for one in _UNITS if seconds >= 2 * one[0] and not (whole and seconds % one[0])), (1, "s"))
     return f"{round(seconds / size, 1 if seconds < 10 * size else 0):g} {unit}"
 
 
@@ -62,7 +64,7 @@ def age(seconds: float | None) -> str:
         return "-"
     if seconds < 9.95:
         return f"{seconds:.1f}s" if seconds >= 0.05 else "0s"
-    whole = int(seconds)
+    whole = int(seconds + 0.05)
     for size, unit, below, small in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
             return (

@@ -45,7 +45,7 @@ class OffsetStoreSuite:
         raise NotImplementedError
 
     @_with_two_stores
-    async def test_the_last_written_progress_is_stored(
+    async def test_what_is_stored_of_a_queue_is_what_was_written_last(
         self, store: OffsetStore, other: OffsetStore, queue: StoredQueue
     ) -> None:
         assert await store.take(queue, "a") is None
@@ -73,7 +73,7 @@ class OffsetStoreSuite:
         assert await other.take(queue, "b") == StoredProgress(0)
 
     @_with_two_stores
-    async def test_a_previous_owner_stores_nothing(
+    async def test_a_former_owner_stores_nothing(
         self, former: OffsetStore, store: OffsetStore, queue: StoredQueue
     ) -> None:
         await former.take(queue, "a")
@@ -86,7 +86,7 @@ class OffsetStoreSuite:
         assert await store.take(queue, "c") == StoredProgress(5)
 
     @_with_two_stores
-    async def test_taking_a_queue_waits_for_a_running_commit(
+    async def test_who_takes_a_queue_learns_of_a_commit_that_is_under_way(
         self, former: OffsetStore, store: OffsetStore, queue: StoredQueue
     ) -> None:
         """The commit may also fail."""

@@ -92,3 +92,8 @@ def test_a_filter_that_matches_no_message_has_one_that_was_meant(expression: str
     assert intended_filter("TAGS='a' and TAGS='b'", "SQL92") == "{sql: \"TAGS IN ('a', 'b')\"}"
     assert intended_filter("a = 'tag' AND c > 1", "SQL92") is intended_filter("tag > 5 AND TAGS = 'a'", "SQL92") is None
     assert intended_filter("TRUE", "SQL92") is None
+    assert intended_filter("x LIKE 'it''s%'", "SQL92") is intended_filter("x LIKE '%'", "SQL92") is None
+    for fine in ("url = 'http://x?TAGS=abc'", "city = 'C\u00f4te d\u2019Ivoire'", "$tag = 2", "b IN ('TAGS = y', 'q')"):
+        assert intended_filter(fine, "SQL92") is None, fine
+    for fine in ("in || out", "like || dislike", "sign-in || sign-out"):
+        assert intended_filter(fine, "TAG") is None, fine

@@ -250,9 +250,7 @@ def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
             title,
             Text(f" no answer for {age(last_status.age_seconds)}, retrying: {last_status.error}", "bold red"),
         ]
-    if document.get("problems"):
-        return [title, Text(" " + "; ".join(document["problems"]), "bold red")]
-    groups = document["groups"]
+    groups, problems = document["groups"], document.get("problems")
     rates = {name: sum(group["rates"][name] for group in groups) for name in ("received", "handled", "failed")}
     lag = sum_of_known(group["lag"] for group in groups)
     below = (
@@ -260,7 +258,7 @@ def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
         f"lag {number(lag)}, in {rate(rates['received'])}/s, "
         f"out {rate(rates['handled'])}/s, failed {rate(rates['failed'])}/s"
     )
-    return [title, Text(below, "dim")]
+    return [title, *([Text(" " + "; ".join(problems), "bold red")] if problems else []), Text(below, "dim")]
 
 
 def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: int) -> list[Text]:

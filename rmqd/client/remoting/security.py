@@ -32,6 +32,7 @@ from rmqd.errors.broker_errors import AccessRefusal, AccessRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand, encode_request
+from rmqd.wire.topics import TOOLS_GROUP
 
 log = structlog.get_logger(__name__)
 
@@ -95,7 +96,7 @@ class Refusals:
         refusal = AccessRefusal.of(answer.code, answer.remark) if answer.code and answer.remark else None
         if refusal is None:
             self.trusted(address)
-        elif refusal.is_about_who or request_code in ESSENTIAL_REQUESTS:
+        elif refusal.is_about_who or (request_code in ESSENTIAL_REQUESTS and TOOLS_GROUP not in str(answer.remark)):
             assert answer.remark is not None
             error = AccessRefusedError(answer.code, answer.remark, address, refusal, RequestCode(request_code))
             self.refused(address, str(error), is_trust=refusal.is_about_who)

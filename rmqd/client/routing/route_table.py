@@ -32,7 +32,7 @@ from rmqd.runtime.clock import Clock, wait_within
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_light_queue, is_retry_topic
+from rmqd.wire.topics import is_retry_topic
 
 log = structlog.get_logger(__name__)
 
@@ -143,10 +143,8 @@ class RouteTable:
     def problems(self) -> tuple[str, ...]:
         """Return why the routes are out of date, and the brokers that store no message, such as a retry."""
         topics = self._routes.by_topic.items()
-        queues = [one for topic, route in topics if not is_light_queue(topic) for one in route.queue_datas]
-        closed = {one.broker_name for one in queues if one.is_readable}.difference(
-            one.broker_name for one in queues if one.is_writeable
-        )
+        queues = [one for topic, route in topics if is_retry_topic(topic) for one in route.queue_datas]
+        closed = {one.broker_name for one in queues if one.is_readable and not one.is_writeable}
         read_only = [f"broker {name} is read-only, so it stores no retries and dead letters" for name in sorted(closed)]
         return (*filter(None, [self.problem]), *read_only)
 
@@ -186,8 +184,9 @@ class RouteTable:
 
     def address_for(self, queue: MessageQueue) -> str:
         """Return the address to ask about a queue: its broker's master, or else a slave. Raises BrokerAwayError."""
-        if (address := self.address(self.endpoint(queue))) is None:
-            raise BrokerAwayError(queue.topic, queue.broker_name)
+        name = self.endpoint(queue)
+        if (address := self.address(name)) is None:
+            raise BrokerAwayError(queue.topic, name)
         return address
 
     def replicas(self, broker_name: str) -> Mapping[int, str]:

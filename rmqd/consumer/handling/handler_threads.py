@@ -85,7 +85,7 @@ def _is_left(one: object, *, is_result: bool) -> bool:
 
 
 def _is_function(result: object) -> bool:
-    return isinstance(result, _FUNCTIONS) or hasattr(type(result), "handle")  # or a handler
+    return isinstance(result, _FUNCTIONS) or callable(getattr(type(result), "handle", None))  # or a handler
 
 
 def _log_mistake(batch: Batch, mistake: Literal["commit", "late decision"]) -> None:

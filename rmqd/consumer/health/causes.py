@@ -244,8 +244,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "offsets_not_stored",
-        "make room on the disk of state_dir, which `rmqd check --show` prints, or make it writable: the group "
-        "continues, but after a restart it handles these messages again",
+        "make room on the disk of state_dir, which `rmqd check --show` prints, or make it writable: queues that are "
+        "read continue, but their messages are handled again after a restart, and no further queue starts",
         GROUP,
         diagnosed_as="offset_illegal",
     ),

@@ -96,7 +96,10 @@ class _Course:
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
             return False
-        self._part.replace_decision(0, replace(self._part.decisions().get(0, decision_of(error)), error=error))
+        decision = self._part.decisions().get(0, decision_of(error))
+        if not self._part.decisions() or decision.outcome is not Outcome.RETRY:  # a chosen retry is no failure
+            decision = replace(decision, error=error)
+        self._part.replace_decision(0, decision)
         return True
 
     def _one_by_one(self) -> Iterator[Call]:

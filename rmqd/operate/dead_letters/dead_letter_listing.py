@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rmqd.client.api.admin_requests import topic_configs, topic_stats
-from rmqd.client.api.offset_requests import query_consumer_offset
+from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
 from rmqd.client.api.pull_requests import read_part
 from rmqd.client.brokers import Brokers
 from rmqd.client.remoting.remoting_client import RemotingClient
@@ -112,12 +112,13 @@ async def _look_up(
     position, settled = 0, OffsetSet()
     if marks is not None:
         if place in marks.settled and not await _is_the_same(remoting, address, queue, ends, marks):
-            marks.forget(place)  # and the group's offset: brokers of 4.x keep it if the topic is deleted
-        else:
-            settled = OffsetSet(marks.settled.get(place, ()))
-            position = await query_consumer_offset(remoting, address, group, queue) or 0
-            if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
-                settled.add(0, position)
+            marks.forget(place)
+            # brokers of 4.x keep the group's offset if the topic is deleted
+            await update_consumer_offset(remoting, address, group, queue, ends.min_offset)
+        settled = OffsetSet(marks.settled.get(place, ()))
+        position = await query_consumer_offset(remoting, address, group, queue) or 0
+        if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
+            settled.add(0, position)
     low, high, last_stored_ms = ends.min_offset, ends.max_offset, ends.last_update_timestamp
     return DlqQueue(group, queue, address, low, high, last_stored_ms, position, settled)
 

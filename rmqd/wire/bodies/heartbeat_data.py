@@ -102,11 +102,12 @@ _BRACKETS: Final = {")": "(", "]": "["}
 _JOINS: Final = r"|\u00a6\u2016\u2225\uff5c&\uff06,\uff0c\u3001;\uff1b"
 _BETWEEN_TAGS: Final = re.compile(rf"\s+(?:or|and|[/+-])\s+|[{_JOINS}\s\u200b\ufeff]+", re.IGNORECASE)
 _WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|(?<![0-9])%)\$?")  # 50% is a tag
-_TAGS_IN_SQL: Final = re.compile(r"'[^']*'|\btags?\b", re.IGNORECASE)
-_TAG_TEST: Final = re.compile(r"\bTAGS\s*=\s*(?:'([^']*\|\|[^']*)'|(?!NULL\b)([A-Za-z_]\w*))")
-_BOTH_TAGS: Final = re.compile(r"\bTAGS\s*=\s*('[^']*')\s+AND\s+TAGS\s*=\s*('[^']*')", re.IGNORECASE)
+_OUTSIDE_TEXTS: Final = re.compile(rf"'[^']*'|[{_TYPOGRAPHIC}]")
+_TAGS_IN_SQL: Final = re.compile(r"'[^']*'|(?<![\w$])tags?(?![\w$])", re.IGNORECASE)
+_TAG_TEST: Final = re.compile(r"'[^']*'|\bTAGS\s*=\s*(?:'([^']*\|\|[^']*)'|(?!NULL\b)([A-Za-z_]\w*))")
+_BOTH_TAGS: Final = re.compile(r"'[^']*'|\bTAGS\s*=\s*('[^']*')\s+AND\s+TAGS\s*=\s*('[^']*')", re.IGNORECASE)
 # brokers ignore the rest of a condition from a word on that they do not know
-_NOT_SQL: Final = re.compile(r"\bLIKE\s+'(%?)([^'%]*)(%?)'|'[^']*'|\|\||&&|==|!=", re.IGNORECASE)
+_NOT_SQL: Final = re.compile(r"\bLIKE\s+'(%?)([^'%_]+)(%?)'(?!')|'[^']*'|\|\||&&|==|!=", re.IGNORECASE)
 _IN_SQL: Final = {"||": "OR", "&&": "AND", "==": "=", "!=": "<>"}
 _LIKE: Final = {"": "=", "%": "ENDSWITH", " %": "STARTSWITH", "% %": "CONTAINS"}
 _ONLY_TAGS: Final = re.compile(r"(?!(?:TRUE|FALSE)$)\w+(?:\s+OR\s+\w+)*", re.IGNORECASE)
@@ -119,13 +120,13 @@ def filter_mistake(expression: str, kind: str) -> str | None:
         return None
     why = "matches no message: || joins tags"
     if kind == EXPRESSION_SQL92:
-        why = "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, && or ||"
+        why = "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, &&, ||, == or !="
     return f"{expression!r} {why}; expected {meant}"
 
 
 def intended_filter(expression: str, kind: str) -> str | None:
     """Return the probably intended filter if this one matches no message; None if this one is fine."""
-    straight = expression.strip().translate(dict.fromkeys(map(ord, _TYPOGRAPHIC), "'"))
+    straight = _OUTSIDE_TEXTS.sub(lambda found: found[0] if found[0][0] == "'" else "'", expression.strip())
     named = "TAGS" in straight  # if the filter names TAGS, `tag` is a property
     condition = (
         straight if named else _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
@@ -134,8 +135,12 @@ def intended_filter(expression: str, kind: str) -> str | None:
         condition = _NOT_SQL.sub(_in_sql, condition)
         if _ONLY_TAGS.fullmatch(condition):
             condition = _tag_test(re.split(r"\s+OR\s+", condition, flags=re.IGNORECASE))
-    condition = _TAG_TEST.sub(lambda found: _tag_test((found[1] or found[2]).split("||")), condition)
-    condition = _BOTH_TAGS.sub(r"TAGS IN (\1, \2)", condition)
+    condition = _TAG_TEST.sub(
+        lambda found: found[0] if found[0][0] == "'" else _tag_test((found[1] or found[2]).split("||")), condition
+    )
+    condition = _BOTH_TAGS.sub(
+        lambda found: found[0] if found[0][0] == "'" else f"TAGS IN ({found[1]}, {found[2]})", condition
+    )
     if kind == EXPRESSION_SQL92:
         return None if condition == expression.strip() else f"{{sql: {quoted(condition)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
@@ -145,7 +150,7 @@ def intended_filter(expression: str, kind: str) -> str | None:
     if parts != [SUBSCRIPTION_ALL] and starts:
         tests = (f"TAGS STARTSWITH '{starts[part]}'" if part in starts else f"TAGS = '{part}'" for part in parts)
         return f"{{sql: {quoted(' OR '.join(tests))}}}" if all(starts.values()) else quoted(SUBSCRIPTION_ALL)
-    if _CONDITION.search(expression):
+    if any(map(_CONDITION.search, tags)):
         excluded = re.fullmatch(r"(?:!=?|<>|not\s)\s*(\w+)", straight, re.IGNORECASE)
         return f"{{sql: {quoted(f'TAGS <> {excluded[1]!r}' if excluded else condition)}}}"
     return None if parts == tags else quoted(" || ".join(parts))

@@ -66,9 +66,14 @@ async def test_queues_and_addresses(table: Table) -> None:
     assert (table.master("a"), table.master("b"), table.master("nobody")) == (A, None, None)
     assert (table.address("a", 1), table.address("b"), table.address("a", 7)) == (SLAVE, B, A)
     assert table.address("nobody") is None
-    assert table.problems() == ("broker closed is read-only, so it stores no retries and dead letters",)
+    assert table.problems() == ()
     assert table.broker_addresses() == {A, B, SLAVE, "m:1"}
     assert table.queues("unknown") == []
+    table.known["%RETRY%g"] = TopicRouteData(
+        (QueueData("a", 1, 1, 6), QueueData("closed", 1, 1, 4)), (BrokerData("c", "a", {0: A}),)
+    )
+    await table.refresh("%RETRY%g")
+    assert table.problems() == ("broker closed is read-only, so it stores no retries and dead letters",)
 
 
 async def test_watched_topics_follow_the_name_server(table: Table) -> None:

@@ -263,3 +263,14 @@ def test_each_call_must_finish_the_work_that_it_returns(rocketmq: RocketMQ, run_
     send_queue(rocketmq, {"number": 1}, {"number": 2})
     with pytest.raises(HandlerNotAwaitedError, match=rf"returned a \w+ that was never {work[1]}"):
         run_handler(handle, **ALL_AT_ONCE)
+
+
+def test_a_chosen_retry_stands_whatever_is_raised_after_it(rocketmq: RocketMQ, run_handler: Run) -> None:
+    @rmqd.handler(json=Model)
+    def handle(order: Model, message: Message, batch: Batch) -> None:
+        batch.retry(message, delay_level=5)
+        raise ValueError("afterwards")
+
+    send_queue(rocketmq, {"number": 1}, {"number": 2})
+    result = run_handler(handle, **ALL_AT_ONCE, dead_letter={"on": ["ValueError"]})
+    assert [attempt.outcome for attempt in result.attempts][:2] == ["retried", "retried"]

@@ -95,12 +95,12 @@ def test_filters_that_match_no_message_are_warned_of() -> None:
         ("paid, refunded", 'matches no message: || joins tags; expected "paid || refunded"'),
         (
             "{sql: a = \u201cb\u201d}",
-            "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, && or ||; "
+            "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, &&, ||, == or !=; "
             "expected {sql: \"a = 'b'\"}",
         ),
         (
             "{sql: tag = 'b'}",
-            "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, && or ||; "
+            "is not read as meant: quotes are straight, TAGS is one tag, and there is no LIKE, &&, ||, == or !=; "
             "expected {sql: \"TAGS = 'b'\"}",
         ),
         ("paid || refunded", ""),
