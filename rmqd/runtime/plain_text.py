@@ -50,7 +50,7 @@ def duration(seconds: float) -> str:
     if 0 < seconds < 0.9995:
         return f"{max(1, round(seconds * 1000))} ms"
     seconds = max(seconds, 0)
-    whole = float(seconds).is_integer()  # probably a setting, which is shown exactly
+    whole = seconds < 600 and float(seconds).is_integer()  # probably a setting, which is shown exactly
     size, unit = next((one for one in _UNITS if seconds >= 2 * one[0] and not (whole and seconds % one[0])), (1, "s"))
     return f"{round(seconds / size, 1 if seconds < 10 * size else 0):g} {unit}"
 

@@ -101,5 +101,5 @@ async def test_nothing_is_pulled_and_no_group_is_joined() -> None:
 
 def test_a_duration_for_people() -> None:
     texts = {0: "0 s", 0.00002: "1 ms", 0.00747828: "7 ms", 0.5: "500 ms", 1: "1 s", 2.54: "2.5 s", 15.3: "15 s"}
-    texts |= {119: "119 s", 150: "2.5 min", 3600: "60 min", 7200: "2 h", 273_600: "3.2 d"}
+    texts |= {119: "119 s", 150: "150 s", 900: "15 min", 3600: "60 min", 7200: "2 h", 273_600: "3.2 d"}
     assert {seconds: duration(seconds) for seconds in texts} == texts
