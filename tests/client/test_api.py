@@ -98,7 +98,9 @@ async def test_the_offsets_of_a_queue(remoting: RemotingClient, peer: Peer) -> N
 STORED_AT = (10, 20, 20, 20, 40)
 
 
-@pytest.mark.parametrize(("time", "nearest", "first"), [(5, 0, 0), (20, 2, 1), (25, 3, 4), (35, 4, 4), (50, 4, 5)])
+@pytest.mark.parametrize(
+    ("time", "nearest", "first"), [(5, 0, 0), (20, 2, 1), (25, 3, 4), (35, 4, 4), (50, 4, 5), (60, 5, 5)]
+)
 async def test_the_first_message_of_a_time_at_older_brokers(
     remoting: RemotingClient, peer: Peer, time: int, nearest: int, first: int
 ) -> None:
@@ -107,6 +109,8 @@ async def test_the_first_message_of_a_time_at_older_brokers(
     def pull(command: RemotingCommand) -> Reply:
         at = int(command.ext_fields["queueOffset"])
         ends = {"suggestWhichBrokerId": "0", "nextBeginOffset": str(at + 1), "minOffset": "0", "maxOffset": "5"}
+        if at == len(STORED_AT):
+            return Reply(ResponseCode.PULL_NOT_FOUND, "", ends)
         return Reply(
             0,
             "FOUND",
