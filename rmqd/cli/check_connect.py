@@ -13,7 +13,7 @@ from rmqd.cli.terminal.output import Answer, count
 from rmqd.client.api.admin_requests import broker_config, cluster_info, request_modes
 from rmqd.client.api.group_requests import check_client_config, consumer_connection, subscription_groups
 from rmqd.client.api.offset_requests import get_min_offset, query_consumer_offset
-from rmqd.client.api.pull_requests import query_assignment
+from rmqd.client.api.pop_requests import query_assignment
 from rmqd.client.api.remoting_request import request
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance

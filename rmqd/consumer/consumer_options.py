@@ -323,7 +323,7 @@ class ConsumerOptions(GroupKeys):
 
     @property
     def is_queue_in_order(self) -> bool:
-        """Whether each queue is handled one message after the other, so that none passes one that is retried."""
+        """Whether each queue is handled one message after the other, so a retried message is not overtaken."""
         return self.consume_mode == "orderly" and not self.order_by
 
     @property

@@ -114,9 +114,9 @@ async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQ
 async def search_offset(remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
     """Return the offset of the first message stored at or after a Unix time in milliseconds; the end if there is none.
 
-    Brokers before 5.3 return the nearest message, which may be the one before the time, and any message of its
-    millisecond (apache/rocketmq#7961, #4890). Then the messages there are read. If they may not be read, the broker's
-    offset is returned.
+    Brokers before 5.3 return the nearest message, even if it is older, and any of several messages with the same
+    millisecond (apache/rocketmq#7961, #4890). So this function reads the store times there. Without permission to read,
+    it returns the broker's offset.
     """
     header = SearchOffsetRequestHeader(
         topic=queue.topic,

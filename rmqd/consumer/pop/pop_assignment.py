@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.admin_requests import consume_stats
-from rmqd.client.api.pull_requests import query_assignment
+from rmqd.client.api.pop_requests import query_assignment
 from rmqd.consumer.allocate import BROKERS_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
-RENEW_SHARE: Final = 2 / 3  # share of the invisible time, after which it is extended, or a waiting message is discarded
+RENEW_SHARE: Final = 2 / 3  # after this share the invisible time is extended, or a waiting message is discarded
 RENEW_AGAIN_SECONDS: Final = 1.0
 FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
 FORCED_FLUSH_SECONDS: Final = 0.5

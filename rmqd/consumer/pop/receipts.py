@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.client.api.pull_requests import (
+from rmqd.client.api.pop_requests import (
     ACK_TIMEOUT_SECONDS,
     ack_message,
     batch_ack,

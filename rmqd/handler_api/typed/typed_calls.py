@@ -96,10 +96,9 @@ class _Course:
             return False
         if isinstance(error, RmqdError) or not isinstance(error, Exception):  # these errors end all calls
             return False
-        decision = self._part.decisions().get(0, decision_of(error))
-        if not self._part.decisions() or decision.outcome is not Outcome.RETRY:  # a chosen retry is no failure
-            decision = replace(decision, error=error)
-        self._part.replace_decision(0, decision)
+        decision = self._part.decisions().get(0)
+        if decision is None or decision.outcome is not Outcome.RETRY:  # a chosen retry must not count as failed
+            self._part.replace_decision(0, replace(decision or decision_of(error), error=error))
         return True
 
     def _one_by_one(self) -> Iterator[Call]:

@@ -111,12 +111,13 @@ async def _look_up(
     place = queue.broker_name, queue.queue_id
     position, settled = 0, OffsetSet()
     if marks is not None:
+        position = await query_consumer_offset(remoting, address, group, queue) or 0
         if place in marks.settled and not await _is_the_same(remoting, address, queue, ends, marks):
             marks.forget(place)
-            # brokers of 4.x keep the group's offset if the topic is deleted
-            await update_consumer_offset(remoting, address, group, queue, ends.min_offset)
+            if position:  # brokers of 4.x keep the group's offset when the topic is deleted
+                position = ends.min_offset
+                await update_consumer_offset(remoting, address, group, queue, position)
         settled = OffsetSet(marks.settled.get(place, ()))
-        position = await query_consumer_offset(remoting, address, group, queue) or 0
         if position <= ends.max_offset:  # a higher offset belongs to a deleted topic of the same name
             settled.add(0, position)
     low, high, last_stored_ms = ends.min_offset, ends.max_offset, ends.last_update_timestamp

@@ -83,7 +83,7 @@ class PullConsumer:
         if self._assigned_queues:
             raise PullConsumerError("this consumer has assigned queues; to subscribe, create another consumer")
         subscriptions = {**self._subscriptions, topic: expression}
-        self._settings.options(subscriptions)
+        self._settings.check_filters(subscriptions)
         if not await self.queues(topic):
             raise PullConsumerError(
                 f"{topic} is not readable; allow reading: `mqadmin updateTopicPerm -t {topic} -p 6`"
@@ -110,6 +110,7 @@ class PullConsumer:
         if not chosen or (missing := {*chosen.values()} - existing):
             which = f"there is no queue {', '.join(map(str, missing))}" if chosen else "no queue is named"
             raise PullConsumerError(f"{which}; queues(topic) returns the queues of a topic")
+        self._settings.check_filters({queue.topic: expression for queue in chosen.values()})
         before = {queue: (_cache_of(one).position, _cache_of(one).confirmed) for queue, one in self._own().items()}
         try:
             await self._read({}, dict.fromkeys(chosen, expression))

@@ -100,12 +100,14 @@ class Settings:
         return without_namespace(told, self.client.namespace)
 
     def options(self, subscriptions: Mapping[str, Expression]) -> ConsumerOptions:
-        """Return the options of a group with these subscriptions, and warn of filters. Raises SettingError."""
-        config = self._config(subscriptions)
-        for wanted in config.groups[self.group].subscriptions.values():
+        """Return the options of a group with these subscriptions. Raises SettingError."""
+        return replace(consumer_options(self._config(subscriptions), self.group), auto_commit=self.auto_commit)
+
+    def check_filters(self, subscriptions: Mapping[str, Expression]) -> None:
+        """Warn the caller's caller of filters that match no message. Raises SettingError."""
+        for wanted in self.options(subscriptions).subscriptions.values():
             if (mistake := filter_mistake(wanted.expression, wanted.kind)) is not None:
                 warnings.warn(mistake, stacklevel=3)
-        return replace(consumer_options(config, self.group), auto_commit=self.auto_commit)
 
     @contextlib.contextmanager
     def explained(self, topic: str) -> Iterator[None]:

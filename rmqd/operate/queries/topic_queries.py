@@ -104,7 +104,7 @@ async def show_topic(brokers: Brokers, topic: str) -> tuple[TopicDetail, dict[st
 
 
 async def _config(remoting: RemotingClient, address: str, topic: str) -> TopicConfig:
-    """Return a topic's settings on one broker. Brokers before 5.0 return only those of all topics."""
+    """Return a topic's settings on one broker. A broker before 5.0 can only return the settings of all topics."""
     try:
         return await topic_config(remoting, address, topic)
     except RequestCodeNotSupportedError:

@@ -127,7 +127,7 @@ class _HandlerCalls:
     """The handler in this process. Raises ConfigError if it cannot be created."""
 
     def __init__(self, order: WorkerHandlerSpec) -> None:
-        self.lease = KnownLease()  # of the batch's queue, by the daemon's last report
+        self.lease = KnownLease()  # the lease of the batch's queue, as the daemon last reported it
         self._order = order
         self._identity = Identity("", "", order.name)  # until the first call
         self._handler = load_handler(order.name, order.settings)

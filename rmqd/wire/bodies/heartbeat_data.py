@@ -6,6 +6,7 @@ A subscription has the hashes that brokers compare with a message's tag.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from struct import unpack
 from typing import Annotated, Final
@@ -102,7 +103,7 @@ _BRACKETS: Final = {")": "(", "]": "["}
 _JOINS: Final = r"|\u00a6\u2016\u2225\uff5c&\uff06,\uff0c\u3001;\uff1b"
 _BETWEEN_TAGS: Final = re.compile(rf"\s+(?:or|and|[/+-])\s+|[{_JOINS}\s\u200b\ufeff]+", re.IGNORECASE)
 _WILDCARD: Final = re.compile(r"\^?([\w-]*)(?:\.?\*+|(?<![0-9])%)\$?")  # 50% is a tag
-_OUTSIDE_TEXTS: Final = re.compile(rf"'[^']*'|[{_TYPOGRAPHIC}]")
+_TYPOGRAPHIC_QUOTE: Final = re.compile(rf"'[^']*'|[{_TYPOGRAPHIC}]")
 _TAGS_IN_SQL: Final = re.compile(r"'[^']*'|(?<![\w$])tags?(?![\w$])", re.IGNORECASE)
 _TAG_TEST: Final = re.compile(r"'[^']*'|\bTAGS\s*=\s*(?:'([^']*\|\|[^']*)'|(?!NULL\b)([A-Za-z_]\w*))")
 _BOTH_TAGS: Final = re.compile(r"'[^']*'|\bTAGS\s*=\s*('[^']*')\s+AND\s+TAGS\s*=\s*('[^']*')", re.IGNORECASE)
@@ -126,21 +127,15 @@ def filter_mistake(expression: str, kind: str) -> str | None:
 
 def intended_filter(expression: str, kind: str) -> str | None:
     """Return the probably intended filter if this one matches no message; None if this one is fine."""
-    straight = _OUTSIDE_TEXTS.sub(lambda found: found[0] if found[0][0] == "'" else "'", expression.strip())
-    named = "TAGS" in straight  # if the filter names TAGS, `tag` is a property
-    condition = (
-        straight if named else _TAGS_IN_SQL.sub(lambda found: found[0] if found[0][0] == "'" else "TAGS", straight)
-    )
+    straight = condition = _sub(_TYPOGRAPHIC_QUOTE, lambda _: "'", expression.strip())
+    if "TAGS" not in straight:  # if the filter names TAGS, `tag` is a property
+        condition = _sub(_TAGS_IN_SQL, lambda _: "TAGS", straight)
     if kind == EXPRESSION_SQL92:
-        condition = _NOT_SQL.sub(_in_sql, condition)
+        condition = _sub(_NOT_SQL, _in_sql, condition)
         if _ONLY_TAGS.fullmatch(condition):
             condition = _tag_test(re.split(r"\s+OR\s+", condition, flags=re.IGNORECASE))
-    condition = _TAG_TEST.sub(
-        lambda found: found[0] if found[0][0] == "'" else _tag_test((found[1] or found[2]).split("||")), condition
-    )
-    condition = _BOTH_TAGS.sub(
-        lambda found: found[0] if found[0][0] == "'" else f"TAGS IN ({found[1]}, {found[2]})", condition
-    )
+    condition = _sub(_TAG_TEST, lambda found: _tag_test((found[1] or found[2]).split("||")), condition)
+    condition = _sub(_BOTH_TAGS, lambda found: f"TAGS IN ({found[1]}, {found[2]})", condition)
     if kind == EXPRESSION_SQL92:
         return None if condition == expression.strip() else f"{{sql: {quoted(condition)}}}"
     tags = [tag.strip() for tag in expression.split("||") if tag.strip()]
@@ -156,10 +151,15 @@ def intended_filter(expression: str, kind: str) -> str | None:
     return None if parts == tags else quoted(" || ".join(parts))
 
 
+def _sub(pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str], condition: str) -> str:
+    """Replace what a pattern finds, except quoted texts, which each pattern finds too."""
+    return pattern.sub(lambda found: found[0] if found[0][0] == "'" else replace(found), condition)
+
+
 def _in_sql(found: re.Match[str]) -> str:
-    """Return an operator of other languages as brokers know it. Texts stay."""
+    """Return an operator of other languages as brokers know it."""
     if found[2] is None:
-        return _IN_SQL.get(found[0], found[0])
+        return _IN_SQL[found[0]]
     front, text, end = found.groups()
     return f"{_LIKE[f'{front} {end}'.rstrip()]} '{text}'"
 
