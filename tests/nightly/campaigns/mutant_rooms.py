@@ -54,6 +54,7 @@ ROOMS = {
             "hand_over",
             (
                 "pull/assigned_queue",
+                "pull/queue_release",
                 "assigned/assignment",
                 *_named("rebalance", "ownership membership queue_lock"),
             ),
