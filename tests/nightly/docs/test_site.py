@@ -20,7 +20,7 @@ from tests.nightly.daemon.page.browsing import chromium
 from tests.nightly.deploy.missing import missing
 
 TOP = Path(__file__).parents[3]
-pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900), pytest.mark.xdist_group("site")]
 
 
 def build(top: Path, site: Path) -> subprocess.CompletedProcess[str]:
