@@ -23,7 +23,7 @@ from rmqd.handler_api.batch import LoadedHandler, raise_returned
 from rmqd.handler_api.typed.decoders import Decoder, decoder_of
 from rmqd.handler_api.typed.signatures import TypedHandler, arity, is_around_typed, is_async, parameters_of, yields
 from rmqd.handler_api.typed.typed_calls import TypedCalls
-from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of
+from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of, name_of, takes_batch
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, model_of, plugin_fault, refuse_unbound, with_article
 from rmqd.runtime.own_threads import call_either
@@ -165,7 +165,9 @@ class HandlerPlugin:
             options = OptionsForm(typed.takes_options(target), "options", typed.options_model(target))
             return cls(name, target, options, typed)
         if callable(target):
-            _check_plain("handler", target)
+            if getattr(target, "__module__", "") == TypedHandler.__module__:
+                raise plugin_fault(f"{name} is the decorator rmqd.handler; name the function that it decorates")
+            _check_plain("handler", target, 0)
             return cls(name, target, OptionsForm.of_function(target, 1, f"expected {_ACCEPTED}"))
         raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
@@ -212,7 +214,7 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
             raise _misfit("has a typed method with options; a class gets them in its constructor")
     else:
         _check_room("handle", handle, 1 if static else 2, "(self, batch)")
-        _check_plain("handle", handle)
+        _check_plain("handle", handle, 0 if static else 1)
         if any(one.name == "options" for one in parameters_of(handle)):
             raise _misfit("has a method handle with options; a class gets them in its constructor")
     for name in ("start", "stop", "end_calls"):
@@ -222,6 +224,8 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
         if method is not None:
             static = isinstance(inspect.getattr_static(target, name), staticmethod | classmethod)
             _check_room(name, method, 0 if static else 1, "(self)")
+            if yields(method) or (name == "end_calls" and is_async(method)):
+                raise _misfit(f"has a method {name} with yield or async, which would never run")
     model = getattr(target, "Options", None)
     if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
         raise _misfit(f"has Options that are not a pydantic.BaseModel but {with_article(type(model).__name__)}")
@@ -249,11 +253,18 @@ def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str
         raise _misfit(f"has a method {name} that cannot be called as {name}{form}")
 
 
-def _check_plain(name: str, target: Callable[..., Any]) -> None:
+def _check_plain(name: str, target: Callable[..., Any], place: int) -> None:
+    """Raise PluginFaultError for a function that cannot handle a batch, which it gets as its argument at `place`."""
     if yields(target):
         raise _misfit(f"is a {name} with yield, which would never run")
     if is_around_typed(target):
         raise _misfit(f"is a {name} with a decorator or partial around @rmqd.handler, which must be outermost")
+    step = "loop over the messages of the batch, or decode their bodies with @rmqd.handler(json=...)"
+    # the parameters of a wrapper may be those of the wrapped function
+    for batch in [] if hasattr(target, "__wrapped__") else parameters_of(target)[place : place + 1]:
+        if batch.name == "options" or not takes_batch(target, batch):
+            shown = "" if batch.annotation is batch.empty else f": {name_of(batch.annotation)}"
+            raise _misfit(f"gets a Batch in the parameter {batch.name}{shown} of its {name}; {step}")
 
 
 def _misfit(what: str) -> PluginFaultError:

@@ -233,6 +233,17 @@ def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any
     raise HandlerFormError(f"{what}; expected {accepted}")
 
 
+def takes_batch(function: Callable[..., Any], parameter: inspect.Parameter) -> bool:
+    """Return whether a parameter may get a batch: by its annotation, or because this has no type that is known."""
+    try:
+        hint = without_extras(hint_of(function, parameter))
+    except AnnotationError:
+        return True
+    kind = typing.get_origin(hint) or hint
+    is_known = hint is not _EMPTY and inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)
+    return not is_known or issubclass(kind, (Batch, list, tuple, types.UnionType)) or issubclass(Batch, kind)
+
+
 def _fits(target: Any, hint: Any) -> bool:
     """Return whether a value of type `target` is valid for a parameter with this hint."""
     if hint is Any or target is Any or hint == target:

@@ -203,6 +203,20 @@ class Plain:
     def handle(self, batch): ...
 
 def number(batch, timeout: int): ...
+def one_order(order: Model): ...
+def options_first(options, batch): ...
+undecorating = rmqd.handler(json=dict)
+def like_list(batch: list[rmqd.Message], options: Model): return options
+def unknown_type(batch: "Missing", options: Model): return options
+def either_type(batch: rmqd.Batch | None, options: Model): return options
+class OneMessage:
+    def handle(self, message: rmqd.Message): ...
+class StartYields:
+    async def start(self): yield
+    def handle(self, batch): ...
+class AsyncEnd:
+    def handle(self, batch): ...
+    async def end_calls(self): ...
 def names(batch, names: list[str]): ...
 def plain(batch, options: Plain): ...
 def keys(batch, options: Keys): return options
@@ -250,6 +264,13 @@ def options_types(shop: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("one_order", "gets a Batch in the parameter order: Model of its handler; loop over the messages of the batch"),
+        ("options_first", "gets a Batch in the parameter options of its handler; loop over the messages of the batch"),
+        ("OneMessage", "gets a Batch in the parameter message: Message of its handle; loop over the messages of"),
+        ("undecorating", "is the decorator rmqd.handler; name the function that it decorates"),
+        ("rmqd.handler", "is the decorator rmqd.handler; name the function that it decorates"),
+        ("StartYields", "has a method start with yield or async, which would never run"),
+        ("AsyncEnd", "has a method end_calls with yield or async, which would never run"),
         ("number", "gets its options in the parameter timeout, which is annotated as int, not as a pydantic model"),
         ("names", "in the parameter names, which is annotated as list[str], not"),
         ("plain", "in the parameter options, which is annotated as types_of_options.Plain, not"),
@@ -269,8 +290,15 @@ def test_arguments_that_the_handler_would_not_get_are_refused(name: str, said: s
     assert said in problem
 
 
+BATCHES = dict.fromkeys(("like_list", "unknown_type", "either_type"), 3)
+
+
 @pytest.mark.usefixtures("options_types")
-@pytest.mark.parametrize("name", ["keys", "mapping", "anything", "maybe", "annotated", "typed_derived"])
+@pytest.mark.parametrize("name", ["keys", "mapping", "anything", "maybe", "annotated", "typed_derived", *BATCHES])
 def test_options_of_their_type_are_accepted(name: str) -> None:
     options = handler(f"types_of_options:{name}").handle
-    assert name == "typed_derived" or getattr(options(BATCH), "size", None) == {"maybe": 3, "annotated": 3}.get(name)
+    assert name == "typed_derived" or getattr(options(BATCH), "size", None) == {
+        "maybe": 3,
+        "annotated": 3,
+        **BATCHES,
+    }.get(name)
