@@ -17,6 +17,7 @@ An *offset store* is a class, found by its entry point in `rmqd.offset_stores`, 
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -32,7 +33,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, with_checks, wrapped
 from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
-from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, raise_returned
 from rmqd.handler_api.typed.signatures import arity, is_async, yields
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
@@ -46,6 +47,7 @@ from rmqd.plugins.entry_points import (
 )
 from rmqd.plugins.handler_plugin import with_parts
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound
+from rmqd.runtime.own_threads import nobody_waits
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import wrap_namespace
 
@@ -65,8 +67,9 @@ def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandl
     """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
     inside = with_checks(handler) if made else handler
+    around = _around_async if handler.is_async else _around
     for name, call in zip(reversed(names), reversed(made), strict=True):
-        inside = wrapped(inside, partial(_around_async, name, call) if handler.is_async else partial(_around, call))
+        inside = wrapped(inside, partial(around, name, call))
     return with_parts(inside, [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made])
 
 
@@ -82,6 +85,8 @@ def _find(name: str) -> Any:
         raise plugin_fault(f"{name} {error}; expected {_ACCEPTED}") from None
     if required > arguments or most < arguments or yields(call):
         raise plugin_fault(f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}")
+    if any(hasattr(target, part) and yields(getattr(target, part)) for part in ("start", "stop")):
+        raise plugin_fault(f"{name} has a start or stop with yield, which would never run; expected {_ACCEPTED}")
     return target
 
 
@@ -99,24 +104,48 @@ def _make(index: int, name: str, *, in_loop: bool) -> Any:
     return made
 
 
-def _around(call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:
+class _Passing:
+    """Which messages of a batch a middleware passes on."""
+
+    def __init__(self, name: str, batch: Batch) -> None:
+        self._name, self._batch, self._passed = name, batch, set[int]()  # indexes; -1 for the middleware's own messages
+
+    def pass_on(self, given: Batch) -> Batch:
+        """Return the undecided messages of `given`. Decisions about them apply to the middleware's batch."""
+        places = {id(message): index for index, message in enumerate(self._batch)}
+        indexes = [places.get(id(message), -1) for message in given]
+        self._passed.update(indexes)
+        is_new = given is not self._batch and not hasattr(given, "_whole") and -1 not in indexes
+        # decisions of this middleware do not concern the next one
+        return (self._batch.part(indexes) if is_new else given).undecided()
+
+    def result(self, result: Any) -> Any:
+        """Return the middleware's result. Messages that it neither passed on nor decided about are retried."""
+        raise_returned(result)
+        if self._passed and -1 not in self._passed and not nobody_waits.get()():
+            told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
+            for index in set(range(len(self._batch))) - self._passed:
+                self._batch.decide(index, Decision(Outcome.RETRY, error=RuntimeError(told)))
+        return result
+
+
+def _around(name: str, call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:
+    passing = _Passing(name, batch)
+
     def call_next(batch: Batch) -> Any:
-        left = batch.undecided()  # decisions of this middleware do not concern the next one
+        left = passing.pass_on(batch)
         return inner(left) if left else None
 
-    return call(batch, call_next)
-
-
-async def _nothing() -> None:
-    """A call without messages."""
+    return passing.result(call(batch, call_next))
 
 
 async def _around_async(name: str, call: Callable[..., Any], inner: Callable[..., Any], batch: Batch) -> Any:
     given: list[Coroutine[Any, Any, Any]] = []
+    passing = _Passing(name, batch)
 
     def call_next(batch: Batch) -> Any:
-        left = batch.undecided()
-        given.append(inner(left) if left else _nothing())
+        left = passing.pass_on(batch)
+        given.append(inner(left) if left else asyncio.sleep(0))
         return given[-1]
 
     result = await call(batch, call_next)
@@ -129,7 +158,7 @@ async def _around_async(name: str, call: Callable[..., Any], inner: Callable[...
             f"the middleware {name} called call_next without awaiting it, so the handler has not handled the batch; "
             "write `await call_next(batch)`"
         )
-    return result
+    return passing.result(result)
 
 
 STRATEGY_ENTRY_POINTS: Final = "rmqd.allocate_strategies"

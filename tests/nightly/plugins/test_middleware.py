@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,3 +112,51 @@ def test_what_is_wrong_is_a_problem_of_its_place(run_handler: Run, name: str, sa
 
     with pytest.raises(ConfigError, match=rf"groups.mailer.handler.middleware\[?.?1\]?: .*{said}"):
         run_handler(handle, topic="orders", group="mailer", middleware=["around:outer", name])
+
+
+PARTS = """
+async def first_only(batch, call_next):
+    await call_next(batch.part([0]))
+
+async def new_batch(batch, call_next):
+    await call_next(type(batch)(batch[:1], batch.message_queue))
+
+def first_in_thread(batch, call_next):
+    call_next(batch.part([0]))
+
+async def skips(batch, call_next):
+    for message in batch[1:]:
+        batch.ack(message)
+    await call_next(batch.part([0]))
+"""
+
+
+@pytest.mark.parametrize("name", ["first_only", "new_batch", "first_in_thread", "skips"])
+def test_a_message_that_no_code_saw_is_not_acknowledged(
+    rocketmq: RocketMQ, run_handler: Run, tmp_path: Path, name: str
+) -> None:
+    """The second of two messages, which it does not pass on. The handler retries the first one once."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    seen: list[str | None] = []
+
+    def handle(batch: Batch) -> None:
+        seen.append(batch[0].keys)
+        if seen == ["0"]:
+            batch.retry(batch[0], delay_level=1)  # returns before the second message does
+
+    async def handle_async(batch: Batch) -> None:
+        handle(batch)
+
+    rocketmq.create_topic("orders")
+    for key in "01":
+        rocketmq.send("orders", "one", keys=key)
+    options = {"topic": "orders", "group": "mailer", "consume_message_batch_max_size": 2}
+    handler = handle if name == "first_in_thread" else handle_async
+    result = run_handler(handler, middleware=[f"parts:{name}"], **options)
+
+    told = f"the middleware parts:{name} did not pass on a message; to skip it, call batch.ack(message)"
+    second = result.attempts_of("1")
+    assert sorted(key or "" for key in seen) == (["0", "0"] if name == "skips" else ["0", "0", "1"])
+    assert [one.outcome for one in result.attempts_of("0")] == ["retried", "acked"]
+    assert [one.outcome for one in second] == (["acked"] if name == "skips" else ["retried", "acked"])
+    assert (told in str(second[0].error)) == (name != "skips")
