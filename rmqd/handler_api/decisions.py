@@ -136,6 +136,8 @@ def raise_returned(result: object) -> None:
     """
     if _is_decision(result):
         raise result
+    if isinstance(result, enum.Enum) and result.name in ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT"):
+        raise TypeError(f"the handler returned {result.name}, a result of another client; expected raise Retry()")
     if any(map(_is_decision, members_of(result))):
         raise TypeError(
             f"the handler returned a {type(result).__name__} with decisions, which belong to no message; "

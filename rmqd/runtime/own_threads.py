@@ -127,11 +127,10 @@ def _call(
         outcome: tuple[object, BaseException | None] = function(), None
     except BaseException as error:  # noqa: BLE001  passed to the caller
         outcome = None, error
-    call_in_loop(loop, partial(_resolve, future, outcome))
+    call_in_loop(loop, partial(resolve, future, outcome))
 
 
-def _resolve(
-    future: asyncio.Future[tuple[Any, BaseException | None]], outcome: tuple[object, BaseException | None]
-) -> None:
+def resolve(future: asyncio.Future[Any], result: object) -> None:
+    """Set a result, which may be an exception: `set_exception` refuses some, and asyncio may report them."""
     if not future.done():
-        future.set_result(outcome)
+        future.set_result(result)

@@ -10,7 +10,7 @@ import itertools
 import queue
 import threading
 import types
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
@@ -21,7 +21,7 @@ from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import Batch, LoadedHandler, raise_returned
 from rmqd.handler_api.decisions import members_of
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.own_threads import call_either, call_in_loop, nobody_waits
+from rmqd.runtime.own_threads import call_either, call_in_loop, nobody_waits, resolve
 from rmqd.runtime.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
@@ -78,7 +78,7 @@ def _is_left(one: object, *, is_result: bool) -> bool:
     if isinstance(one, threading.Thread):
         return one.ident is None or one.is_alive()
     if type(one).__module__ == "multiprocessing.pool":
-        return not getattr(one, "ready", lambda: True)()
+        return not getattr(one, "ready", lambda: not isinstance(one, Iterator))()  # an iterator of `imap` is not known
     if isinstance(one, _FUTURES) and one.done():
         return is_result
     return isinstance(one, _UNDONE) or (is_result and _is_function(one))
@@ -279,16 +279,10 @@ class _Line:
                 self._call(batch)
             except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
                 error = raised
-            call_in_loop(loop, partial(_resolve, future, error))
+            call_in_loop(loop, partial(resolve, future, error))
             del batch, job, future, error  # an idle thread must not keep objects alive
         self._at_end()
 
     def _call(self, batch: Batch) -> None:
         if (result := self._handler.handle(batch)) is not None:
             check_result(result, self._handler.name)
-
-
-def _resolve(future: asyncio.Future[BaseException | None], error: BaseException | None) -> None:
-    # set as a result: a future does not accept StopIteration, and complains about an exception that is never retrieved
-    if not future.done():
-        future.set_result(error)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import enum
 import functools
 import gc
 import itertools
+import multiprocessing.pool
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from typing import Any, Never
 
@@ -189,11 +191,22 @@ async def test_work_that_did_not_run_is_an_error(make: Callable[[], Any]) -> Non
     gc.collect()  # no warning of a coroutine that was never awaited
 
 
+async def test_results_that_a_pool_still_computes_are_an_error() -> None:
+    with multiprocessing.pool.ThreadPool(1) as pool, pytest.raises(HandlerNotAwaitedError, match="IMapIterator"):
+        await call(lambda _: pool.imap(str, [1]))
+
+
 async def test_a_list_of_done_futures_is_a_result() -> None:
     done = concurrent.futures.Future[None]()
     done.set_result(None)
 
     await call(lambda _: [done])
+
+
+class ConsumeStatus(enum.Enum):
+    """As other clients have it."""
+
+    RECONSUME_LATER = 1
 
 
 @pytest.mark.parametrize(
@@ -202,6 +215,7 @@ async def test_a_list_of_done_futures_is_a_result() -> None:
         (ExceptionGroup("", [Retry(1)]), ExceptionGroup),
         ([None, Retry(1)], TypeError),  # as of gather(return_exceptions=True)
         ({"a": [DeadLetter]}, TypeError),
+        (ConsumeStatus.RECONSUME_LATER, TypeError),
     ],
 )
 async def test_a_returned_decision_is_raised_also_out_of_a_group(result: object, expected: type[Exception]) -> None:
