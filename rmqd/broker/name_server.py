@@ -163,14 +163,14 @@ class NameServer(RequestProcessor):
         """WIPE_WRITE_PERM_OF_BROKER (205): show no topic as writeable until the broker changes the topic."""
         header = headers.WipeWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: perm & ~route_data.PERM_WRITE)
-        return Reply(ext_fields=headers.WipeWritePermOfBrokerResponseHeader(wipe_topic_count=count).ext_fields())
+        return Reply(ext_fields={"wipeTopicCount": str(count)})
 
     @answers(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> Reply:
         """ADD_WRITE_PERM_OF_BROKER (327): show every topic as readable and writeable, whatever its permission was."""
         header = headers.AddWritePermOfBrokerRequestHeader.from_ext_fields(request.ext_fields)
         count = self._change_perms(header.broker_name, lambda perm: _READ_WRITE)
-        return Reply(ext_fields=headers.AddWritePermOfBrokerResponseHeader(add_topic_count=count).ext_fields())
+        return Reply(ext_fields={"addTopicCount": str(count)})
 
     @answers(RequestCode.PUT_KV_CONFIG)
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Reply:

@@ -12,7 +12,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors.broker_errors import IllegalOperationError
-from rmqd.wire.headers.send_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
+from rmqd.wire.headers.send_headers import RecallMessageRequestHeader
 from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.topics import INNER_PRODUCER_GROUP
 from tests.client.running import running
@@ -36,7 +36,7 @@ async def recall(client: ClientInstance, topic: str, handle: str) -> str:
     )
     await client.routes.lookup(topic)
     reply = await request(client.remoting, client.routes.master_for(topic, broker_name), header)
-    return RecallMessageResponseHeader.from_ext_fields(reply.ext_fields).msg_id
+    return reply.ext_fields["msgId"]
 
 
 @behaviour(

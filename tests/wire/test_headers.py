@@ -35,7 +35,6 @@ from rmqd.wire.headers.send_headers import (
 from rmqd.wire.headers.topic_headers import (
     CreateTopicRequestHeader,
     GetRouteInfoRequestHeader,
-    QueryMessageResponseHeader,
 )
 from rmqd.wire.messages.properties import CompressionType as Kind
 from rmqd.wire.messages.properties import PullSysFlag, compressed_flag
@@ -184,11 +183,6 @@ def test_a_broker_reads_every_send_alike(name: str) -> None:
     for field, value in read._asdict().items():
         expected = getattr(whole, field)
         assert value == (missing.get(field) if expected is None else expected), field
-
-
-def test_query_reply_is_read() -> None:
-    header = QueryMessageResponseHeader.from_ext_fields(command("query_message_12_response").ext_fields)
-    assert header.index_last_update_phyoffset == 11046
 
 
 @pytest.mark.parametrize(

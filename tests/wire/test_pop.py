@@ -21,7 +21,6 @@ from rmqd.wire.headers.pop_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
-    NotificationResponseHeader,
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
@@ -116,10 +115,6 @@ def test_reply_is_the_brokers(name: str, header: Header) -> None:
     recorded = command(name).ext_fields
     assert type(header).from_ext_fields(recorded) == header
     assert header.ext_fields() == recorded
-
-
-def test_a_notification_without_the_second_field_is_read() -> None:
-    assert NotificationResponseHeader.from_ext_fields({"hasMsg": "true"}) == NotificationResponseHeader(has_msg=True)
 
 
 def test_codes_are_those_of_the_protocol() -> None:

@@ -60,8 +60,8 @@ class GroupProcessor(RequestProcessor):
             begin = (header.group_seq or 0) if is_current(header.data_version, groups.data_version) else 0
             table = dict(islice(sorted(table.items()), begin, begin + most))
             forbidden = {group: topics for group, topics in forbidden.items() if group in table}
-        fields = group_headers.GetAllSubscriptionGroupResponseHeader(total_group_num=total).ext_fields()
-        return Reply(ext_fields=fields, body=SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json())
+        body = SubscriptionGroupWrapper(table, groups.data_version, forbidden).to_json()
+        return Reply(ext_fields={"totalGroupNum": str(total)}, body=body)
 
     @answers(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)
     def config(self, channel: Channel, request: RemotingCommand) -> Reply:

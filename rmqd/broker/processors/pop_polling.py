@@ -14,10 +14,8 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import (
     NotificationRequestHeader,
-    NotificationResponseHeader,
     PeekMessageRequestHeader,
     PollingInfoRequestHeader,
-    PollingInfoResponseHeader,
     PopMessageResponseHeader,
 )
 
@@ -56,16 +54,16 @@ class PopPollingProcessor(RequestProcessor):
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Reply:
         """POLLING_INFO (200055): the number of held pops."""
         header = PollingInfoRequestHeader.from_ext_fields(request.ext_fields)
-        with refusing_with(PollingInfoResponseHeader(polling_num=0).ext_fields()):
+        with refusing_with({"pollingNum": "0"}):
             check_reading(self._broker, channel, header, "peeking")
         waiting = self._broker.held_pops.waiting(GroupQueue(header.topic, header.consumer_group, header.queue_id))
-        return Reply(remark=NO_CODE, ext_fields=PollingInfoResponseHeader(polling_num=waiting).ext_fields())
+        return Reply(remark=NO_CODE, ext_fields={"pollingNum": str(waiting)})
 
     def _notify(
         self, channel: Channel, request: RemotingCommand, header: NotificationRequestHeader, until_ms: int
     ) -> Answer:
         broker = self._broker
-        with refusing_with(NotificationResponseHeader(has_msg=False, polling_full=False).ext_fields()):
+        with refusing_with({"hasMsg": "false", "pollingFull": "false"}):
             check_reading(broker, channel, header, "peeking")
         has_message, code = any(self._has_message(header, *queue) for queue in self._queues(header)), None
         if not has_message:
@@ -75,8 +73,9 @@ class PopPollingProcessor(RequestProcessor):
             code = broker.held_notifications.hold(pop, until_ms - broker.now_ms(), header.poll_time)
             if code is None:
                 return None
-        fields = NotificationResponseHeader(has_msg=has_message, polling_full=code is ResponseCode.POLLING_FULL)
-        return Reply(remark=NO_CODE, ext_fields=fields.ext_fields())
+        is_full = code is ResponseCode.POLLING_FULL
+        fields = {"hasMsg": str(has_message).lower(), "pollingFull": str(is_full).lower()}
+        return Reply(remark=NO_CODE, ext_fields=fields)
 
     def _has_message(self, header: NotificationRequestHeader, topic: str, queue_id: int) -> bool:
         broker, group = self._broker, header.consumer_group

@@ -17,12 +17,8 @@ from rmqd.broker.schedule import delete_key
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.send_headers import RecallMessageRequestHeader, RecallMessageResponseHeader
-from rmqd.wire.headers.topic_headers import (
-    QueryMessageRequestHeader,
-    QueryMessageResponseHeader,
-    ViewMessageRequestHeader,
-)
+from rmqd.wire.headers.send_headers import RecallMessageRequestHeader
+from rmqd.wire.headers.topic_headers import QueryMessageRequestHeader, ViewMessageRequestHeader
 from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.encode import StoredMessage, decode_record
@@ -53,12 +49,9 @@ class QueryProcessor(RequestProcessor):
         has_key = _tagged if header.index_type == TAG_INDEX else _keyed
         found = await self._find(header, has_key, most)
         if not found:
-            nothing = QueryMessageResponseHeader(index_last_update_timestamp=0, index_last_update_phyoffset=0)
             remark = "can not find message, maybe time range not correct"
-            return Reply(ResponseCode.QUERY_NOT_FOUND, remark, nothing.ext_fields())
-        offset, stored_ms = self._broker.store.newest
-        fields = QueryMessageResponseHeader(index_last_update_timestamp=stored_ms, index_last_update_phyoffset=offset)
-        return Reply(ext_fields=fields.ext_fields(), body=b"".join(reversed(found)))
+            return Reply(ResponseCode.QUERY_NOT_FOUND, remark, _index_progress(0, 0))
+        return Reply(ext_fields=_index_progress(*self._broker.store.newest), body=b"".join(reversed(found)))
 
     @answers(RequestCode.VIEW_MESSAGE_BY_ID)
     def view(self, channel: Channel, request: RemotingCommand) -> Reply:
@@ -92,9 +85,7 @@ class QueryProcessor(RequestProcessor):
                 topic=handle.topic, body=b"0", born_timestamp=now_ms, born_host=channel.address, properties=properties
             )
         )
-        return Reply(
-            remark=NO_CODE, ext_fields=_FIELDS | RecallMessageResponseHeader(msg_id=handle.msg_id).ext_fields()
-        )
+        return Reply(remark=NO_CODE, ext_fields={**_FIELDS, "msgId": handle.msg_id})
 
     async def _find(
         self, header: QueryMessageRequestHeader, has_key: Callable[[Mapping[str, str], str], bool], most: int
@@ -135,6 +126,11 @@ def _keyed(properties: Mapping[str, str], key: str) -> bool:
 
 def _tagged(properties: Mapping[str, str], tag: str) -> bool:
     return properties.get(names.TAGS) == tag
+
+
+def _index_progress(commit_log_offset: int, store_timestamp: int) -> dict[str, str]:
+    """Return the ext fields with the last message in the key index. This broker has no index, so it is the newest."""
+    return {"indexLastUpdateTimestamp": str(store_timestamp), "indexLastUpdatePhyoffset": str(commit_log_offset)}
 
 
 def _failed(code: ResponseCode, why: str) -> Refusal:

@@ -6,7 +6,6 @@ Java: `Broker2Client`, `AdminBrokerProcessor`.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -112,10 +111,8 @@ class StatsProcessor(RequestProcessor):
     @answers(RequestCode.GET_BROKER_CONFIG)
     def get_settings(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_BROKER_CONFIG (26): the settings of this broker."""
-        version = topic_headers.GetBrokerConfigResponseHeader(
-            version=json.dumps(self._version.to_dict(), separators=(",", ":"))
-        )
-        return Reply(ext_fields=version.ext_fields(), body=dump_properties(self._broker.settings.as_properties()))
+        fields = {"version": self._version.to_json().decode()}
+        return Reply(ext_fields=fields, body=dump_properties(self._broker.settings.as_properties()))
 
     @answers(RequestCode.GET_BROKER_RUNTIME_INFO)
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> Reply:

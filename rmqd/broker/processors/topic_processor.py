@@ -97,8 +97,8 @@ class TopicProcessor(RequestProcessor):
             first = header.topic_seq or 0 if is_current(header.data_version, version) else 0
             most = _PAGE if header.max_topic_num is None else min(_PAGE, header.max_topic_num)
             shown = {name: topics[name] for name in sorted(topics)[first : first + most]}
-        total = topic_headers.GetAllTopicConfigResponseHeader(total_topic_num=len(topics))
-        return Reply(ext_fields=total.ext_fields(), body=TopicConfigSerializeWrapper(shown, version).to_json())
+        body = TopicConfigSerializeWrapper(shown, version).to_json()
+        return Reply(ext_fields={"totalTopicNum": str(len(topics))}, body=body)
 
     @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
     def system_topics(self, channel: Channel, request: RemotingCommand) -> Reply:

@@ -50,12 +50,6 @@ class GetAllSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.GET_A
     max_group_num: int | None = None
 
 
-class GetAllSubscriptionGroupResponseHeader(Header):
-    """The total number of groups."""
-
-    total_group_num: int
-
-
 class DeleteSubscriptionGroupRequestHeader(RequestHeader, code=RequestCode.DELETE_SUBSCRIPTIONGROUP):
     """Deletes a group's configuration, and its offsets if `clean_offset` is set."""
 

@@ -112,25 +112,12 @@ class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
     exp: str | None = None
 
 
-class NotificationResponseHeader(Header):
-    """Whether there is a message to pop. `polling_full` means that the broker had no room to wait."""
-
-    has_msg: bool
-    polling_full: bool | None = None
-
-
 class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):
     """Asks for the number of pops of a queue that wait on the broker."""
 
     consumer_group: str
     topic: str
     queue_id: int
-
-
-class PollingInfoResponseHeader(Header):
-    """The number of waiting pops."""
-
-    polling_num: int
 
 
 class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSAGE):

@@ -10,7 +10,7 @@ from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.fields import WireName, parse_integer
-from rmqd.wire.headers.request_header import Header, RequestHeader, wire_names
+from rmqd.wire.headers.request_header import RequestHeader, wire_names
 from rmqd.wire.topics import DEFAULT_TOPIC
 
 
@@ -165,9 +165,3 @@ class RecallMessageRequestHeader(RequestHeader, code=RequestCode.RECALL_MESSAGE)
     topic: str
     recall_handle: str
     producer_group: str | None = None
-
-
-class RecallMessageResponseHeader(Header):
-    """The unique key of the recalled message."""
-
-    msg_id: str

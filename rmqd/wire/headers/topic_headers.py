@@ -21,12 +21,6 @@ class GetAllTopicConfigRequestHeader(RequestHeader, code=RequestCode.GET_ALL_TOP
     max_topic_num: int | None = None
 
 
-class GetAllTopicConfigResponseHeader(Header):
-    """The response to GET_ALL_TOPIC_CONFIG (21). Its body may hold fewer topics than exist."""
-
-    total_topic_num: int | None = None
-
-
 class QueryTopicConsumeByWhoRequestHeader(RequestHeader, code=RequestCode.QUERY_TOPIC_CONSUME_BY_WHO):
     """Asks which groups consume a topic."""
 
@@ -123,24 +117,11 @@ class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
     last_key: str | None = None
 
 
-class QueryMessageResponseHeader(Header):
-    """The progress of the broker's key index."""
-
-    index_last_update_timestamp: int
-    index_last_update_phyoffset: int
-
-
 class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_ID):
     """Asks for the message at a commit log offset."""
 
     offset: int
     topic: str | None = None
-
-
-class GetBrokerConfigResponseHeader(Header):
-    """The response to GET_BROKER_CONFIG (26): the version of the settings, a DataVersion in JSON."""
-
-    version: str
 
 
 class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):
@@ -196,22 +177,10 @@ class WipeWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.WIPE_WR
     broker_name: str
 
 
-class WipeWritePermOfBrokerResponseHeader(Header):
-    """The response to WIPE_WRITE_PERM_OF_BROKER (205): the number of changed topics."""
-
-    wipe_topic_count: int
-
-
 class AddWritePermOfBrokerRequestHeader(RequestHeader, code=RequestCode.ADD_WRITE_PERM_OF_BROKER):
     """Restores a broker's write permission, so that producers use it again."""
 
     broker_name: str
-
-
-class AddWritePermOfBrokerResponseHeader(Header):
-    """The response to ADD_WRITE_PERM_OF_BROKER (327): the number of changed topics."""
-
-    add_topic_count: int
 
 
 class DeleteTopicFromNamesrvRequestHeader(RequestHeader, code=RequestCode.DELETE_TOPIC_IN_NAMESRV):
