@@ -21,7 +21,6 @@ OF_AN_EXTRA = {
     "rmqd.handler_api.once.sqlalchemy_connection",
     "rmqd.handler_api.typed.avro_records",
     "rmqd.plugins.telemetry",
-    "rmqd.testing.case_collection",
     "rmqd.testing.plugin",
     "rmqd_handlers.parquet.columns",
     "rmqd_handlers.sql.database",

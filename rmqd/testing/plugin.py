@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rmqd.handler_api.batch import Batch
-    from rmqd.testing.case_collection import CasesFile
+    from rmqd.testing.case_run import Case
     from rmqd.testing.handler_run import RunResult
     from rmqd.testing.rocketmq import RocketMQ
     from rmqd.wire.messages.message import Message
@@ -50,8 +50,40 @@ def make_batch() -> Callable[..., Batch]:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> CasesFile | None:
     """Collect each case of a file `NAME.cases.yaml` as a test, as `rmqd test` runs it."""
-    if not file_path.name.endswith(".cases.yaml"):
-        return None
-    from rmqd.testing.case_collection import CasesFile
+    return CasesFile.from_parent(parent, path=file_path) if file_path.name.endswith(".cases.yaml") else None
 
-    return CasesFile.from_parent(parent, path=file_path)
+
+class CasesFile(pytest.File):
+    """A file of cases. A problem with the file is a collection error."""
+
+    def collect(self) -> Iterator[CaseItem]:
+        """Yield the file's cases, one test for each."""
+        from rmqd.errors import ConfigError
+        from rmqd.testing.case_run import read_cases
+
+        try:
+            cases = read_cases(self.path)
+        except ConfigError as error:
+            raise self.CollectError(str(error)) from None
+        for case in cases:
+            yield CaseItem.from_parent(self, name=case.name, case=case)
+
+
+class CaseItem(pytest.Item):
+    """A case as a test."""
+
+    def __init__(self, *, case: Case, **others: Any) -> None:
+        super().__init__(**others)
+        self._case = case
+
+    def runtest(self) -> None:
+        """Run the case. Fails with the messages that had an unexpected outcome."""
+        from rmqd.testing.case_run import run_case
+
+        report = run_case(self._case)
+        if report.problems:
+            pytest.fail("\n".join([self._case.place, *report.problems]), pytrace=False)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return the file, line and name of the case."""
+        return self.path, int(self._case.place.split(":")[-2]) - 1, self.name
