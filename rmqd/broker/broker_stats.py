@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from rmqd.broker.store.message_store import StoredArrival
 from rmqd.runtime.clock import Clock
+from rmqd.wire.bodies.stats_bodies import BrokerStatsItem
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 _SAMPLE_SECONDS: Final = 10.0
@@ -23,14 +24,6 @@ class _Sample(NamedTuple):
     at: float
     messages: int
     size_bytes: int
-
-
-class StatsSnapshot(NamedTuple):
-    """The growth of a counter over a time span: in total, per second, and per message."""
-
-    total: int = 0
-    per_second: float = 0.0
-    per_message: float = 0.0
 
 
 class StatsItem:
@@ -55,16 +48,16 @@ class StatsItem:
         self.messages += messages
         self.size_bytes += size_bytes
 
-    def nums(self, now: float, seconds: float) -> StatsSnapshot:
+    def nums(self, now: float, seconds: float) -> BrokerStatsItem:
         """Return the messages of the last seconds, at most a day. The sampling interval limits the precision."""
         gained, span = self._gained(now, seconds)
-        return StatsSnapshot(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
+        return BrokerStatsItem(gained.messages, gained.messages / span, 1.0 if gained.messages else 0.0)
 
-    def size(self, now: float, seconds: float) -> StatsSnapshot:
+    def size(self, now: float, seconds: float) -> BrokerStatsItem:
         """Return the bytes of the last seconds, at most a day."""
         gained, span = self._gained(now, seconds)
         each = gained.size_bytes / gained.messages if gained.messages else 0.0
-        return StatsSnapshot(gained.size_bytes, gained.size_bytes / span, each)
+        return BrokerStatsItem(gained.size_bytes, gained.size_bytes / span, each)
 
     def _gained(self, now: float, seconds: float) -> tuple[_Sample, float]:
         """Return the counts and their time span in seconds, at least one sampling interval."""
@@ -133,7 +126,7 @@ class BrokerStatsManager:
         """Return the messages per second over the last minute."""
         return self._per_second(self._groups.get(_group_key(group, topic)))
 
-    def named(self, name: str, key: str) -> Callable[[float], StatsSnapshot] | None:
+    def named(self, name: str, key: str) -> Callable[[float], BrokerStatsItem] | None:
         """Return the counter with RocketMQ's name, such as TOPIC_PUT_NUMS, as a function of seconds; or None."""
         item = self._tables.get(name.removesuffix(_NUMS).removesuffix(_SIZE), {}).get(key)
         if item is None or not name.endswith((_NUMS, _SIZE)):
@@ -160,7 +153,7 @@ class BrokerStatsManager:
         self.gets_at_midnights = self.gets_at_midnights[1], self.gets.messages
 
     def _per_second(self, item: StatsItem | None) -> float:
-        return 0.0 if item is None else item.nums(self.now(), MINUTE).per_second
+        return 0.0 if item is None else item.nums(self.now(), MINUTE).tps
 
 
 def _group_key(group: str, topic: str) -> str:

@@ -109,9 +109,7 @@ def runtime_info(broker: BrokerController) -> dict[str, str]:
 
 def _rates(now: float, *items: StatsItem) -> str:
     """Return the rates over ten seconds, a minute and ten minutes."""
-    return " ".join(
-        str(sum(item.nums(now, seconds).per_second for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE)
-    )
+    return " ".join(str(sum(item.nums(now, seconds).tps for item in items)) for seconds in (10.0, MINUTE, 10 * MINUTE))
 
 
 def _duration(seconds: float) -> str:

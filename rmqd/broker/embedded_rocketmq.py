@@ -16,7 +16,18 @@ from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
 from rmqd.broker.name_server import NameServer
 from rmqd.broker.peer_channel import RemotingServer
-from rmqd.broker.processors.processor_table import broker_processors
+from rmqd.broker.processors.ack_processor import AckProcessor
+from rmqd.broker.processors.assignment_processor import QueryAssignmentProcessor
+from rmqd.broker.processors.client_processor import ClientProcessor
+from rmqd.broker.processors.group_processor import GroupProcessor
+from rmqd.broker.processors.lite_processor import LiteProcessor
+from rmqd.broker.processors.pop_polling import PopPollingProcessor
+from rmqd.broker.processors.pop_processor import PopMessageProcessor
+from rmqd.broker.processors.pull_processor import PullMessageProcessor
+from rmqd.broker.processors.query_processor import QueryProcessor
+from rmqd.broker.processors.send_processor import SendProcessor
+from rmqd.broker.processors.stats_processor import StatsProcessor
+from rmqd.broker.processors.topic_processor import QueueEndsProcessor, TopicProcessor
 from rmqd.broker.store.data_dir import DataDir
 from rmqd.broker.store.journal import Journal, MemoryRecordLog, NoJournal, RecordLog
 from rmqd.runtime.clock import Clock, SystemClock
@@ -62,6 +73,21 @@ def _own_host(version: int) -> str:
         return loopback
 
 
+PROCESSORS: Final = (
+    AckProcessor,
+    ClientProcessor,
+    GroupProcessor,
+    LiteProcessor,
+    PopMessageProcessor,
+    PopPollingProcessor,
+    PullMessageProcessor,
+    QueryAssignmentProcessor,
+    QueryProcessor,
+    QueueEndsProcessor,
+    SendProcessor,
+    StatsProcessor,
+    TopicProcessor,
+)
 LOOPBACK: Final = "127.0.0.1"
 VIP_DISTANCE: Final = 2  # the VIP port is the broker's port minus this; clients can be configured to send there
 
@@ -127,8 +153,8 @@ async def _running(
             await _listen(broker_server, host, options.broker_port - VIP_DISTANCE)
         settings = replace(options.settings, brokerIP1=announced)
         broker = BrokerController(settings, clock or SystemClock(), log, journal, host_port(announced, port))
-        for processors in broker_processors(broker):
-            broker_server.serve(processors)
+        for kind in PROCESSORS:
+            broker_server.serve(kind(broker).processors())
         for topic, queues in options.topics.items():
             if broker.topics.get(topic) is None:
                 broker.topics.put(TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues))

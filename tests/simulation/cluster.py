@@ -10,9 +10,9 @@ from functools import partial
 
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.controller import BrokerController
+from rmqd.broker.embedded_rocketmq import PROCESSORS
 from rmqd.broker.peer_channel import Answer, Channel, Processor, Refusal, RemotingServer
 from rmqd.broker.processors.assignment_processor import QueryAssignmentProcessor
-from rmqd.broker.processors.processor_table import broker_processors
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody, TopicConfig
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
@@ -88,8 +88,8 @@ class Broker:
         controller = BrokerController(settings, LoopClock(), self.disk, self.disk, self.address)
         server = RemotingServer(self.name)
         division = {RequestCode.QUERY_ASSIGNMENT: ClusterDivision(controller, self.neighbours).assignment}
-        for processors in broker_processors(controller):
-            served = {code: division.get(code, processor) for code, processor in processors.items()}
+        for kind in PROCESSORS:
+            served = {code: division.get(code, processor) for code, processor in kind(controller).processors().items()}
             if (commit := served.get(RequestCode.UPDATE_CONSUMER_OFFSET)) is not None:
                 served[RequestCode.UPDATE_CONSUMER_OFFSET] = self.commits.before(commit, controller.offsets)
             if (pull := served.get(RequestCode.PULL_MESSAGE)) is not None:

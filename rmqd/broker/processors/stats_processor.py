@@ -194,11 +194,7 @@ class StatsProcessor(RequestProcessor):
             text = f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             raise Refusal(ResponseCode.SYSTEM_ERROR, text)
         spans = (broker_stats.MINUTE, broker_stats.HOUR, broker_stats.DAY)
-        return Reply(
-            body=stats_bodies.BrokerStatsData(
-                *(stats_bodies.BrokerStatsItem(*gained(seconds)) for seconds in spans)
-            ).to_json()
-        )
+        return Reply(body=stats_bodies.BrokerStatsData(*map(gained, spans)).to_json())
 
     @answers(RequestCode.QUERY_CONSUME_QUEUE)
     def consume_queue(self, channel: Channel, request: RemotingCommand) -> Reply:

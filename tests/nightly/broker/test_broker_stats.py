@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.broker.broker_stats import DAY, HOUR, MINUTE, BrokerStatsManager, StatsItem, StatsSnapshot
+from rmqd.broker.broker_stats import DAY, HOUR, MINUTE, BrokerStatsManager, StatsItem
 from rmqd.broker.store.message_store import StoredArrival
 from rmqd.runtime.clock import SystemClock
+from rmqd.wire.bodies.stats_bodies import BrokerStatsItem
 
 
 class Now:
@@ -28,13 +29,13 @@ def test_what_was_just_counted_counts_as_of_ten_seconds(now: Now) -> None:
     item = StatsItem(now())
     item.add(now(), 2, 200)
     for span in (MINUTE, DAY):
-        assert item.nums(now(), span) == StatsSnapshot(2, 0.2, 1.0)
-        assert item.size(now(), span) == StatsSnapshot(200, 20.0, 100.0)
+        assert item.nums(now(), span) == BrokerStatsItem(2, 0.2, 1.0)
+        assert item.size(now(), span) == BrokerStatsItem(200, 20.0, 100.0)
 
 
 def test_nothing_was_counted(now: Now) -> None:
     item = StatsItem(now())
-    assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+    assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == BrokerStatsItem(0, 0.0, 0.0)
 
 
 def test_old_counts_leave_the_minute_the_hour_and_the_day_in_turn(now: Now) -> None:
@@ -42,7 +43,7 @@ def test_old_counts_leave_the_minute_the_hour_and_the_day_in_turn(now: Now) -> N
     item = StatsItem(now())
 
     def totals() -> list[int]:
-        return [item.nums(now(), span).total for span in (MINUTE, HOUR, DAY)]
+        return [item.nums(now(), span).sum for span in (MINUTE, HOUR, DAY)]
 
     item.add(now(), 1, 0)
     now.seconds += MINUTE + 10
@@ -63,15 +64,15 @@ def test_rate_of_a_steady_stream(now: Now) -> None:
     for _ in range(600):
         now.seconds += 1.0
         item.add(now(), 5, 0)
-    assert item.nums(now(), MINUTE).per_second == pytest.approx(5.0, rel=0.2)
-    assert item.nums(now(), HOUR).per_second == pytest.approx(5.0, rel=0.02)
+    assert item.nums(now(), MINUTE).tps == pytest.approx(5.0, rel=0.2)
+    assert item.nums(now(), HOUR).tps == pytest.approx(5.0, rel=0.02)
 
 
 def test_silence_brings_the_rate_to_nothing(now: Now) -> None:
     item = StatsItem(now())
     item.add(now(), 5, 5)
     now.seconds += 5 * MINUTE
-    assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == StatsSnapshot(0, 0.0, 0.0)
+    assert item.nums(now(), MINUTE) == item.size(now(), MINUTE) == BrokerStatsItem(0, 0.0, 0.0)
 
 
 def test_counters_have_rocketmqs_names(now: Now) -> None:
@@ -82,7 +83,7 @@ def test_counters_have_rocketmqs_names(now: Now) -> None:
     expected |= {("BROKER_PUT", "DefaultCluster"): (1, 6), ("BROKER_GET", "DefaultCluster"): (2, 12)}
     for (name, key), totals in expected.items():
         gained = [stats.named(f"{name}{kind}", key) for kind in ("_NUMS", "_SIZE")]
-        assert tuple(one(MINUTE).total for one in gained if one is not None) == totals
+        assert tuple(one(MINUTE).sum for one in gained if one is not None) == totals
     for name, key in (("TOPIC_PUT_NUMS", "U"), ("TOPIC_PUT", "T"), ("NOPE_NUMS", "T")):
         assert stats.named(name, key) is None
 
