@@ -26,7 +26,8 @@ from rmqd.errors import ProtocolError, RmqdError
 from rmqd.runtime.clock import Clock
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.messages import properties as names
-from rmqd.wire.messages.encode import StoredMessage, decode_record, encode_properties
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import StoredMessage, encode_properties
 from rmqd.wire.topics import SCHEDULE_TOPIC, TIMER_TOPIC
 
 PRECISION_MS: Final = 1000  # Java: timerPrecisionMs

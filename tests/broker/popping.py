@@ -14,7 +14,8 @@ from rmqd.wire.headers.pop_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
-from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.properties import POP_CK
 from rmqd.wire.receipt_handle import (
     ANY_QUEUE,

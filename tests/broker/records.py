@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rmqd.broker.store.message_store import MessageStore
-from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.properties import format_properties
 
 BORN_TIMESTAMP = 1_700_000_000_123

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from rmqd.consumer.handling.handler_failures import EXPIRED_DELAY_LEVEL
 from rmqd.consumer.pop.pop_block import PopBlock
-from rmqd.wire.messages.encode import decode_record
+from rmqd.wire.messages.decode import decode_record
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import retry_topic
 from tests.simulation.loop import START_SECONDS, WALL_SECONDS

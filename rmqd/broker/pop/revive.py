@@ -18,7 +18,8 @@ from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
 from rmqd.broker.store.message_store import MessageStore
 from rmqd.broker.topic_registry import TopicConfigManager
 from rmqd.errors import InvalidMessageError
-from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.properties import FIRST_POP_TIME, ORIGIN_GROUP
 from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 

@@ -24,7 +24,8 @@ from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import pop_headers as headers
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
-from rmqd.wire.messages.encode import decode_record, encode_message
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import encode_message
 from rmqd.wire.messages.properties import POP_CK
 from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 

@@ -21,7 +21,8 @@ from rmqd.wire.headers.send_headers import RecallMessageRequestHeader
 from rmqd.wire.headers.topic_headers import QueryMessageRequestHeader, ViewMessageRequestHeader
 from rmqd.wire.lite_topic import RecallHandle
 from rmqd.wire.messages import properties as names
-from rmqd.wire.messages.encode import StoredMessage, decode_record
+from rmqd.wire.messages.decode import stored_properties
+from rmqd.wire.messages.encode import StoredMessage
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 MAX_FOR_UNIQUE_KEY: Final = 32  # Java: defaultQueryMaxNum
@@ -100,7 +101,7 @@ class QueryProcessor(RequestProcessor):
             if looked_at % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
             record = store.record(offset)  # None if retention deleted it between two turns
-            if record is not None and key in record and has_key(decode_record(record).properties, header.key):
+            if record is not None and key in record and has_key(stored_properties(record), header.key):
                 found.append(record)
         return found
 

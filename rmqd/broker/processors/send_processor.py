@@ -28,7 +28,8 @@ from rmqd.wire.headers.send_headers import (
 )
 from rmqd.wire.lite_topic import RecallHandle, queue_of
 from rmqd.wire.messages import properties as names
-from rmqd.wire.messages.encode import StoredMessage, decode_batch, decode_record
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import StoredMessage, decode_batch
 from rmqd.wire.messages.message_id import UniqueKeys, offset_message_id, parse_host
 from rmqd.wire.topics import RETRY_PREFIX, dlq_topic, retry_topic
 

@@ -32,6 +32,7 @@ from rmqd.wire import core
 from rmqd.wire.fields import parse_integer
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import BlockDecompression
+from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.messages.properties import (
     BORN_HOST_V6,
@@ -200,6 +201,31 @@ def stored_properties(record: bytes) -> dict[str, str]:
         body_start, _, body_size = _long_hosts(record, 0, sys_flag)
     block = MessageBlock(record, _NO_QUEUE)
     return Message().placed(block, 0, body_start, body_start + body_size, 0, 0).stored_properties
+
+
+def decode_record(record: bytes) -> StoredMessage:
+    """Decode a record of `encode_message`. The body is neither checked nor decompressed. Raises ProtocolError."""
+    block = frame_messages(record, _NO_QUEUE)
+    if block.broken is not None or not record:
+        raise ProtocolError(f"a record cannot be read: {block.broken or 'it is empty'}")
+    message = (block.messages or [one.message for one in block.corrupt])[0]
+    block.messages, block.corrupt = [], []  # else only the garbage collector would free block and message
+    return StoredMessage(
+        topic=message.record_topic,
+        body=message.stored_body,
+        queue_id=message.stored_queue_id,
+        queue_offset=message.queue_offset,
+        commit_log_offset=message.commit_log_offset,
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~_HOSTS_V6,
+        born_timestamp=message.born_timestamp,
+        born_host=message.born_host,
+        store_timestamp=message.store_timestamp,
+        store_host=message.store_host,
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+        properties=message.stored_properties,
+    )
 
 
 def _unknown(sys_flag: int) -> str | None:

@@ -9,8 +9,8 @@ from struct import error as StructError
 from typing import Final
 from zlib import crc32
 
-from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.messages.message_id import format_host, parse_host
+from rmqd.errors import InvalidMessageError
+from rmqd.wire.messages.message_id import parse_host
 from rmqd.wire.messages.properties import (
     BORN_HOST_V6,
     MAX_PROPERTIES_BYTES,
@@ -31,8 +31,6 @@ _RECORD_HEADS: Final = {
     for store in (8, 20)
 }
 """The head of a record before its body, by the flags of its two hosts."""
-_SYS_FLAG: Final = Struct(">i")
-_SYS_FLAG_AT: Final = 36
 _SHORT: Final = Struct(">H")
 _BATCH_HEAD: Final = Struct(">iiiii")  # total size, magic, CRC, flag, body size; magic and CRC stay zero
 
@@ -108,54 +106,6 @@ def encode_record(
     except StructError as error:
         raise InvalidMessageError(f"a message cannot be written: {error}") from error
     return b"".join((packed, body, topic_size, topic, _SHORT.pack(len(properties)), properties))
-
-
-def decode_record(record: bytes) -> StoredMessage:
-    """Decode a record of `encode_message`. The body is neither checked nor decompressed. Raises ProtocolError."""
-    try:
-        (written,) = _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)
-        head = _RECORD_HEADS[written & (BORN_HOST_V6 | STORE_HOST_V6)]
-        (
-            _,
-            magic,
-            _,
-            queue_id,
-            flag,
-            queue_offset,
-            commit_log_offset,
-            sys_flag,
-            born_timestamp,
-            born_host,
-            store_timestamp,
-            store_host,
-            reconsume_times,
-            prepared_transaction_offset,
-            body_size,
-        ) = head.unpack_from(record)
-        at = head.size
-        end = at + body_size
-        topic_start = end + (1 if magic == MAGIC_V1 else 2)
-        topic_end = topic_start + int.from_bytes(record[end:topic_start])
-        (properties_size,) = _SHORT.unpack_from(record, topic_end)
-        properties_start = topic_end + _SHORT.size
-        return StoredMessage(
-            topic=record[topic_start:topic_end].decode(),
-            body=record[at:end],
-            queue_id=queue_id,
-            queue_offset=queue_offset,
-            commit_log_offset=commit_log_offset,
-            flag=flag,
-            sys_flag=sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6),
-            born_timestamp=born_timestamp,
-            born_host=format_host(born_host),
-            store_timestamp=store_timestamp,
-            store_host=format_host(store_host),
-            reconsume_times=reconsume_times,
-            prepared_transaction_offset=prepared_transaction_offset,
-            properties=parse_properties(record[properties_start : properties_start + properties_size]),
-        )
-    except (StructError, UnicodeDecodeError) as error:
-        raise ProtocolError(f"a record cannot be read: {error}") from error
 
 
 def body_crc(body: bytes) -> int:

@@ -24,8 +24,8 @@ from rmqd.wire.headers.request_header import Header, wire_names
 from rmqd.wire.headers.send_headers import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import BlockDecompression
-from rmqd.wire.messages.decode import decode_messages, frame_messages, frame_readable
-from rmqd.wire.messages.encode import decode_batch, decode_record, encode_message
+from rmqd.wire.messages.decode import decode_messages, decode_record, frame_messages, frame_readable
+from rmqd.wire.messages.encode import decode_batch, encode_message
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import parse_host, parse_offset_message_id
 from rmqd.wire.messages.properties import parse_properties

@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.messages.encode import (
-    BatchMember,
-    StoredMessage,
-    decode_batch,
-    decode_record,
-    encode_batch,
-    encode_message,
-)
+from rmqd.wire.messages.decode import decode_record
+from rmqd.wire.messages.encode import BatchMember, StoredMessage, decode_batch, encode_batch, encode_message
 from tests.wire.golden_frames import command
 
 VALUE = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=20)
