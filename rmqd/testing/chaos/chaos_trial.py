@@ -277,7 +277,7 @@ class ChaosTrial:
                 message.count_attempt()
         if delivery.how == "whole":
             return await self._until_done(part, messages)
-        called = await self._call(messages, delivery.cut_at)
+        called = await self._call(batch_in_background(self._bench.options, messages), delivery.cut_at)
         if delivery.how == "expired":
             self._expired[part] = again + 1
         return _how_it_was_cut(delivery, called)
@@ -313,7 +313,7 @@ class ChaosTrial:
         """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
         options = self._bench.options
         batch = batch_in_background(options, messages)
-        called = await self._call_batch(batch, 0)
+        called = await self._call(batch, 0)
         if options.failures is not None:
             dead_letter_by_name(batch, called.error, options.failures.dead_letter_on)
         refused: dict[int, str] = {}
@@ -327,10 +327,7 @@ class ChaosTrial:
                 refused[index] = "dropped"
         return called, refused
 
-    async def _call(self, messages: list[Message], cut_at: int) -> CallEnd:
-        return await self._call_batch(batch_in_background(self._bench.options, messages), cut_at)
-
-    async def _call_batch(self, batch: Any, cut_at: int) -> CallEnd:
+    async def _call(self, batch: Batch, cut_at: int) -> CallEnd:
         called = await call(self._handler, batch, cut_at, self._bench.patience_seconds, self._bench.memory.wrote)
         self._awaits = max(self._awaits, called.awaits)
         return called

@@ -20,12 +20,11 @@ from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.runtime import child_process
 from rmqd.runtime.plain_text import describe, duration
-from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch
+from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.test_group import GroupToRun
 from rmqd.wire.messages.message import Message
 
 MODULE: Final = "rmqd.testing.chaos.killed_main"
-AFTER_LAST_LINE: Final = 0  # kill after the handler's last line, before the offset is committed
 CALL_SECONDS: Final = 60.0
 
 
@@ -52,15 +51,6 @@ class KillSpec:
     package: str
     messages: Sequence[Message]
     patience_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class KilledDelivery:
-    """A call that the process makes, and may not survive."""
-
-    part: QueueBatch
-    moment: int | None
-    """The line before which it dies, from 1; AFTER_LAST_LINE; None: it does not die."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +103,7 @@ class KilledProcess(child_process.ChildProcess[KillPlace]):
             raise NoProcessError(str(error)) from None
         return process
 
-    async def deliver(self, delivery: KilledDelivery) -> KilledCall | KillPlace:
+    async def deliver(self, delivery: ChaosDelivery) -> KilledCall | KillPlace:
         """Make a delivery. Raises NoProcessError if that fails."""
         try:
             async with asyncio.timeout(CALL_SECONDS):
@@ -170,10 +160,9 @@ class OtherProcesses:
         process = self.run_in_loop(lambda: KilledProcess.build(spec), limit)
         try:
             for one in deliveries:
-                delivery = KilledDelivery(one.part, one.cut_at if one.how == "killed" else None)
-                ended.add(self.run_in_loop(partial(process.deliver, delivery), limit))
+                ended.add(self.run_in_loop(partial(process.deliver, one), limit))
                 ended.states.append(look())
-            if delivery.moment is None:
+            if deliveries[-1].how != "killed":
                 self.run_in_loop(process.stop, limit)
         finally:
             self.run_in_loop(process.dispose, limit)

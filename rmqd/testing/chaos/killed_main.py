@@ -20,7 +20,7 @@ from rmqd.handler_api.batch import Batch, LoadedHandler
 from rmqd.runtime.child_process import ChildChannel, send_at_once
 from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.chaos.chaos_trial import ChaosBench, ChaosTrial
-from rmqd.testing.chaos.killed import AFTER_LAST_LINE, KilledCall, KilledDelivery, KillPlace, KillSpec
+from rmqd.testing.chaos.killed import KilledCall, KillPlace, KillSpec
 from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
@@ -72,8 +72,8 @@ def _started(spec: KillSpec, killing: _Killing, in_loop: Any) -> ChaosTrial:
     return trial
 
 
-def _delivered(trial: ChaosTrial, delivery: KilledDelivery, killing: _Killing) -> KilledCall:
-    killing.moment, killing.lines = delivery.moment, 0
+def _delivered(trial: ChaosTrial, delivery: ChaosDelivery, killing: _Killing) -> KilledCall:
+    killing.moment, killing.lines = delivery.cut_at if delivery.how == "killed" else None, 0
     outcome = trial.deliver(ChaosDelivery(delivery.part))
     return KilledCall(outcome, dict(trial.fates), killing.lines)
 
@@ -83,7 +83,7 @@ class _Killing:
 
     def __init__(self, descriptor: int) -> None:
         self.moment: int | None = None
-        """The line before which it dies; None: it does not die."""
+        """The line before which it dies; 0: after the last line; None: it does not die."""
         self.is_authors: Callable[[str], bool] = lambda _: False
         self._descriptor = descriptor
         self.lines = 0
@@ -126,7 +126,7 @@ class _Killing:
 
     def _at_the_end(self) -> None:
         if self.moment is not None:
-            self._die("after its last line" if self.moment == AFTER_LAST_LINE else "after its last line, before return")
+            self._die("after its last line, before return" if self.moment else "after its last line")
 
     def _die(self, place: str) -> None:
         """Kill this process, and processes that the handler has forked: it is the leader of a session."""
