@@ -23,7 +23,7 @@ from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.fields import check_reset_size
+from rmqd.wire.fields import MAX_RESET_BYTES, MAX_RESET_OBJECTS, check_body
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -50,7 +50,7 @@ class PushedResets:
 
 
 def _read(topic: str, body: bytes) -> PushedReset:
-    check_reset_size(body)
+    check_body(body, "a reset", MAX_RESET_BYTES, MAX_RESET_OBJECTS)
     table = ResetOffsetBody.from_json(body).offset_table
     if any(offset < 0 for offset in table.values()):
         raise ProtocolError("a reset to a negative offset is not possible")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from dataclasses import Field, dataclass
 from threading import RLock
 from typing import Any, ClassVar, Final, Self
@@ -181,32 +180,10 @@ MAX_RESET_BYTES: Final = 8 * 1024 * 1024  # limit for one body, which has an ent
 MAX_RESET_OBJECTS: Final = 2 * MAX_QUEUES
 
 
-def check_route_size(body: bytes) -> None:
-    """Raise ProtocolError if the body of a route is too large to parse."""
-    _check_body(body, "a route", MAX_ROUTE_BYTES, MAX_ROUTE_OBJECTS)
-
-
-def check_reset_size(body: bytes) -> None:
-    """Raise ProtocolError if the body of a reset is too large to parse."""
-    _check_body(body, "a reset", MAX_RESET_BYTES, MAX_RESET_OBJECTS)
-
-
-def _check_body(body: bytes, what: str, most_bytes: int, most_objects: int) -> None:
+def check_body(body: bytes, what: str, most_bytes: int, most_objects: int) -> None:
+    """Raise ProtocolError if a body is too large to parse."""
     if len(body) > most_bytes:
         raise ProtocolError(f"{what} of {len(body)} bytes is too large; expected at most {most_bytes}")
     objects = body.count(b"{") + body.count(b"[")
     if objects > most_objects:
         raise ProtocolError(f"{what} of {objects} objects is too large; expected at most {most_objects}")
-
-
-def check_brokers(count: int) -> None:
-    """Raise ProtocolError if a topic is on too many brokers."""
-    if count > MAX_BROKERS:
-        raise ProtocolError(f"a route has {count} brokers for one topic; expected at most {MAX_BROKERS}")
-
-
-def check_queues(counts: Iterable[int]) -> None:
-    """Raise ProtocolError if a topic has too many queues in total."""
-    total = sum(counts)
-    if total > MAX_QUEUES:
-        raise ProtocolError(f"a route has {total} queues of one topic; expected at most {MAX_QUEUES}")

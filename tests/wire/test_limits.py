@@ -7,7 +7,7 @@ import pytest
 from rmqd.errors import ProtocolError
 from rmqd.wire.bodies.route_data import BrokerData, QueueData, TopicRouteData
 from rmqd.wire.command import MAX_HEADER_FIELDS, RemotingCommand, decode_command, encode_command, encode_request
-from rmqd.wire.fields import MAX_BROKERS, MAX_QUEUES, MAX_ROUTE_BYTES, check_reset_size
+from rmqd.wire.fields import MAX_BROKERS, MAX_QUEUES, MAX_RESET_BYTES, MAX_RESET_OBJECTS, MAX_ROUTE_BYTES, check_body
 
 
 def route(brokers: int, queues_each: int) -> TopicRouteData:
@@ -40,10 +40,11 @@ def test_what_is_beyond_them_is_refused_with_its_size(subtests: pytest.Subtests)
 
 
 def test_a_reset_has_limits_too() -> None:
-    check_reset_size(b"{" * 2 * MAX_QUEUES)
+    limits = "a reset", MAX_RESET_BYTES, MAX_RESET_OBJECTS
+    check_body(b"{" * 2 * MAX_QUEUES, *limits)
     for body in (b" " * (8 * 1024 * 1024 + 1), b"{" * (2 * MAX_QUEUES + 1)):
         with pytest.raises(ProtocolError, match="a reset of"):
-            check_reset_size(body)
+            check_body(body, *limits)
 
 
 def test_a_header_has_a_limited_number_of_fields() -> None:

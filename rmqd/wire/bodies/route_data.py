@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar, Final, Self
 
 from rmqd.errors import ProtocolError
 from rmqd.wire import fields, loose_json
-from rmqd.wire import fields as limits
 from rmqd.wire.bodies.json_body import Body, BrokerName, ClusterName, QueueId, Wire
 from rmqd.wire.fields import WireName
 
@@ -63,8 +62,8 @@ GLOBAL_SCOPE: Final = "__global__"
 def queue_count(value: object, what: str) -> int:
     """Read a number of queues. Raises ProtocolError if it exceeds the limit for one topic."""
     count = fields.as_integer(value, what)
-    if not 0 <= count <= limits.MAX_QUEUES:
-        raise ProtocolError(f"{what} must be at most {limits.MAX_QUEUES} queues, not {count}")
+    if not 0 <= count <= fields.MAX_QUEUES:
+        raise ProtocolError(f"{what} must be at most {fields.MAX_QUEUES} queues, not {count}")
     return count
 
 
@@ -231,9 +230,13 @@ class TopicRouteData(Body):
     @classmethod
     def from_json(cls, body: bytes) -> Self:
         """Read the body. Raises ProtocolError, also if a route exceeds the limits of `wire.fields`."""
-        limits.check_route_size(body)
+        fields.check_body(body, "a route", fields.MAX_ROUTE_BYTES, fields.MAX_ROUTE_OBJECTS)
         data = fields.body_object(body)
-        limits.check_brokers(max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas")))
+        brokers = max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas"))
+        if brokers > fields.MAX_BROKERS:
+            raise ProtocolError(f"a route has {brokers} brokers for one topic; expected at most {fields.MAX_BROKERS}")
         route = cls._from_object(data)
-        limits.check_queues(max(queues.read_queue_nums, queues.write_queue_nums) for queues in route.queue_datas)
+        queues = sum(max(one.read_queue_nums, one.write_queue_nums) for one in route.queue_datas)
+        if queues > fields.MAX_QUEUES:
+            raise ProtocolError(f"a route has {queues} queues of one topic; expected at most {fields.MAX_QUEUES}")
         return route
