@@ -119,20 +119,21 @@ def format_start_offsets(offsets: Mapping[PoppedQueue, int]) -> str:
 
 def parse_start_offsets(text: str | None) -> dict[PoppedQueue, int]:
     """Read startOffsetInfo. Raises ProtocolError."""
-    return {_queue(*key): parse_integer(value, "startOffsetInfo") for key, value in _split(text, "startOffsetInfo")}
+    offsets: dict[PoppedQueue, int] = {}
+    for part in text.split(";") if text else ():
+        words = part.split(" ")
+        if len(words) != 3:
+            raise ProtocolError(f"each part of startOffsetInfo must have three words, but it is {text!r:.120}")
+        queue = PoppedQueue(RetryFlag.parse(words[0]), parse_integer(words[1], "a popped queue's number"))
+        if queue in offsets:
+            raise ProtocolError(f"startOffsetInfo names a queue twice: {text!r:.120}")
+        offsets[queue] = parse_integer(words[2], "startOffsetInfo")
+    return offsets
 
 
 def format_message_offsets(offsets: Mapping[PoppedQueue, Sequence[int]]) -> str:
     """Write the ext field msgOffsetInfo: the offsets of each queue's messages, ascending."""
     return _join((queue, ",".join(map(str, values))) for queue, values in offsets.items())
-
-
-def parse_message_offsets(text: str | None) -> dict[PoppedQueue, tuple[int, ...]]:
-    """Read msgOffsetInfo. Raises ProtocolError."""
-    return {
-        _queue(*key): tuple(parse_integer(offset, "msgOffsetInfo") for offset in values.split(","))
-        for key, values in _split(text, "msgOffsetInfo")
-    }
 
 
 def format_order_counts(counts: OrderCounts) -> str:
@@ -145,36 +146,5 @@ def format_order_counts(counts: OrderCounts) -> str:
     return ";".join(parts)
 
 
-def parse_order_counts(text: str | None) -> OrderCounts:
-    """Read orderCountInfo. Raises ProtocolError."""
-    queues, messages = {}, {}
-    for (retry, key), value in _split(text, "orderCountInfo"):
-        count = parse_integer(value, "orderCountInfo")
-        queue_id, is_message, offset = key.removeprefix(_MESSAGE_KEY).partition("%")
-        if is_message:
-            messages[_queue(retry, queue_id), parse_integer(offset, "orderCountInfo")] = count
-        else:
-            queues[_queue(retry, key)] = count
-    return OrderCounts(queues, messages)
-
-
 def _join(values: Iterable[tuple[PoppedQueue, str]]) -> str:
     return ";".join(f"{int(queue.retry)} {queue.queue_id} {value}" for queue, value in values)
-
-
-def _queue(retry: str, queue_id: str) -> PoppedQueue:
-    return PoppedQueue(RetryFlag.parse(retry), parse_integer(queue_id, "a popped queue's number"))
-
-
-def _split(text: str | None, what: str) -> list[tuple[tuple[str, str], str]]:
-    """Return the entries of an info: the two words that name the queue, and its value. Each queue occurs once."""
-    result: dict[tuple[str, str], str] = {}
-    for part in text.split(";") if text else ():
-        words = part.split(" ")
-        if len(words) != 3:
-            raise ProtocolError(f"each part of {what} must have three words, but it is {text!r:.120}")
-        key = (words[0], words[1])
-        if key in result:
-            raise ProtocolError(f"{what} names a queue twice: {text!r:.120}")
-        result[key] = words[2]
-    return list(result.items())

@@ -22,7 +22,6 @@ from rmqd.wire.receipt_handle import (
     PopHandle,
     PoppedQueue,
     RetryFlag,
-    parse_message_offsets,
     parse_start_offsets,
 )
 from tests.broker.peer import Peer
@@ -82,7 +81,8 @@ def messages_of(reply: RemotingCommand) -> list[Got]:
     """Each message with its handle, put together as the Java client does it."""
     header = PopMessageResponseHeader.from_ext_fields(reply.ext_fields)
     starts = parse_start_offsets(header.start_offset_info)
-    offsets = parse_message_offsets(header.msg_offset_info)
+    infos = [part.split(" ") for part in (header.msg_offset_info or "").split(";") if part]
+    offsets = {(int(retry), int(queue_id)): texts.split(",") for retry, queue_id, texts in infos}
     got, body = [], reply.body
     while body:
         size = int.from_bytes(body[:4])
@@ -101,7 +101,7 @@ def messages_of(reply: RemotingCommand) -> list[Got]:
                 queue.queue_id,
                 message.queue_offset,
             )
-        assert message.queue_offset in offsets[PoppedQueue(handle.retry, handle.queue_id)]
+        assert str(message.queue_offset) in offsets[handle.retry, handle.queue_id]
         got.append(Got(message, handle))
     assert len(got) == sum(map(len, offsets.values()))
     return got

@@ -7,13 +7,10 @@ from pathlib import Path
 import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
-from rmqd.wire.receipt_handle import PoppedQueue, RetryFlag, parse_order_counts
 from tests.broker.peer import Peer, connected
 from tests.broker.popping import INVISIBLE_SECONDS, ack, ack_all, hide, messages_of, pop, pop_fields, popped, texts
 from tests.clock import ManualClock
 from tests.nightly.broker.test_held_pops import ANY, waiting
-
-QUEUE = PoppedQueue(RetryFlag.NORMAL, 0)
 
 
 @pytest.fixture
@@ -62,12 +59,9 @@ async def test_what_was_not_acknowledged_comes_again_in_its_place(peer: Peer, cl
     reply = await pop(peer, order=True)
 
     assert texts(messages_of(reply)) == ["1", "2"]
-    counts = parse_order_counts(reply.ext_fields["orderCountInfo"])
-    assert (counts.tries(QUEUE, 1), counts.tries(QUEUE, 2)) == (1, 0)
+    assert reply.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 0 0"
     clock.turn(INVISIBLE_SECONDS)
-    counts = parse_order_counts((await pop(peer, order=True)).ext_fields["orderCountInfo"])
-    assert (counts.tries(QUEUE, 1), counts.tries(QUEUE, 2)) == (2, 1)
-    assert counts.queues == {QUEUE: 1}
+    assert (await pop(peer, order=True)).ext_fields["orderCountInfo"] == "0 qo0%1 2;0 qo0%2 1;0 0 1"
 
 
 async def test_the_same_attempt_may_ask_again(peer: Peer) -> None:
@@ -78,7 +72,7 @@ async def test_the_same_attempt_may_ask_again(peer: Peer) -> None:
     reply = await pop(peer, order=True, attempt_id="one")
 
     assert len(messages_of(reply)) == 3
-    assert parse_order_counts(reply.ext_fields["orderCountInfo"]).queues == {QUEUE: 0}
+    assert reply.ext_fields["orderCountInfo"] == "0 0 0"
     assert await popped(peer, order=True, attempt_id="two") == []
 
 
@@ -89,7 +83,7 @@ async def test_an_attempt_that_asks_again_keeps_its_counts(peer: Peer, clock: Ma
 
     for _ in range(3):
         reply = await pop(peer, order=True, attempt_id="two")
-        assert parse_order_counts(reply.ext_fields["orderCountInfo"]).tries(QUEUE, 0) == 1
+        assert reply.ext_fields["orderCountInfo"] == "0 qo0%0 1;0 0 1"
 
 
 async def test_a_message_is_hidden_for_another_time(embedded: EmbeddedRocketMQ, peer: Peer, clock: ManualClock) -> None:
@@ -181,4 +175,4 @@ async def test_a_queue_is_still_closed_after_a_restart(tmp_path: Path, clock: Ma
         clock.turn(INVISIBLE_SECONDS)
         reply = await pop(peer, order=True)
         assert texts(messages_of(reply)) == ["1"]
-        assert parse_order_counts(reply.ext_fields["orderCountInfo"]).queues == {QUEUE: 1}
+        assert reply.ext_fields["orderCountInfo"] == "0 qo0%1 1;0 0 1"

@@ -30,7 +30,7 @@ from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import parse_host, parse_offset_message_id
 from rmqd.wire.messages.properties import parse_properties
 from rmqd.wire.messages.pull_walk import BadRecord, Gap, ReplyWalk
-from rmqd.wire.receipt_handle import PopHandle, parse_message_offsets, parse_order_counts, parse_start_offsets
+from rmqd.wire.receipt_handle import PopHandle, parse_start_offsets
 from tests.nightly.fuzzing.frame_changes import changed_stream
 from tests.nightly.fuzzing.target import Change, Finding, Target, growing
 from tests.wire.cores import assert_cores_agree
@@ -40,9 +40,7 @@ MAX_OPENED_BYTES: Final = 1024 * 1024
 """A body may grow to `max_body_size`, 16 MiB by default. That takes time in proportion, and is no defect."""
 TEXTS: Final[tuple[Callable[[str], object], ...]] = (
     parse_host,
-    parse_message_offsets,
     parse_offset_message_id,
-    parse_order_counts,
     parse_properties,
     parse_start_offsets,
     PopHandle.parse,
