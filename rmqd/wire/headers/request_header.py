@@ -74,11 +74,6 @@ class RequestHeader(Header):
             cls.code = code
 
 
-def wire_names(cls: type[Header]) -> dict[str, str]:
-    """Return the wire names of a header's fields, by their own names."""
-    return {field.name: field.wire for field in _fields(cls)}
-
-
 def _fields(cls: type[Header]) -> tuple[_Field, ...]:
     known = _FIELDS.get(cls)
     if known is None:

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 from rmqd.codes import RequestCode
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.fields import WireName, parse_integer
-from rmqd.wire.headers.request_header import RequestHeader, wire_names
+from rmqd.wire.headers.request_header import RequestHeader
 from rmqd.wire.topics import DEFAULT_TOPIC
-
-
-class SendMessageRequestHeader(RequestHeader, code=RequestCode.SEND_MESSAGE):
-    """Sends a message; the fields have long names. `born_timestamp` is in milliseconds."""
-
-    producer_group: str
-    topic: str
-    default_topic: str = DEFAULT_TOPIC
-    default_topic_queue_nums: int = 4
-    queue_id: int
-    sys_flag: int
-    born_timestamp: int
-    flag: int
-    properties: str | None = None
-    reconsume_times: int | None = None
-    unit_mode: bool | None = None
-    batch: bool | None = None
-    max_reconsume_times: int | None = None
 
 
 class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2):
@@ -55,6 +36,17 @@ class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode
     """Sends several messages to one queue, with the same letters. `batch` is true; `properties` belong to the batch."""
 
 
+_LETTERS: Final = dict(
+    zip(
+        "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag properties "
+        "reconsumeTimes unitMode maxReconsumeTimes batch".split(),
+        "abcdefghijklm",
+        strict=True,
+    )
+)
+"""The letters for the long names of SEND_MESSAGE (10), which old clients send."""
+
+
 class ReceivedSendHeader(NamedTuple):
     """The header of any send as a broker reads it: leniently, like RocketMQ, and fast, because each message has one."""
 
@@ -76,8 +68,7 @@ class ReceivedSendHeader(NamedTuple):
         """Read the header, with long names or letters. Raises ProtocolError."""
         fields = request.ext_fields
         if request.code == RequestCode.SEND_MESSAGE:
-            letters = _letters_by_names()
-            fields = {letters[name]: value for name, value in fields.items() if name in letters}
+            fields = {_LETTERS[name]: value for name, value in fields.items() if name in _LETTERS}
         get = fields.get
         most = get("l")
         try:
@@ -97,12 +88,6 @@ class ReceivedSendHeader(NamedTuple):
             )
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"the header of a send has a missing or invalid field: {error!r:.200}") from error
-
-
-@cache
-def _letters_by_names() -> dict[str, str]:
-    names, letters = wire_names(SendMessageRequestHeader), wire_names(SendMessageRequestHeaderV2)
-    return {name: letters[field] for field, name in names.items()}
 
 
 class SendMessageResponseHeader(NamedTuple):

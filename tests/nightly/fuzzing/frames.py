@@ -20,7 +20,7 @@ from rmqd.wire.bodies.json_body import Body
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command, encode_command
 from rmqd.wire.fields import wire_name
 from rmqd.wire.headers.pull_headers import PullMessageRequestHeader, PullMessageResponseHeader
-from rmqd.wire.headers.request_header import Header, wire_names
+from rmqd.wire.headers.request_header import Header
 from rmqd.wire.headers.send_headers import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import BlockDecompression
@@ -86,9 +86,9 @@ class Frames(Target):
 
     def words(self) -> Sequence[bytes]:
         """Names of fields, numbers at the edges, and signs of JSON and of records."""
-        names = {name for header in self.headers.values() for name in wire_names(header).values()}
-        for body in self.bodies.values():
-            hints = inspect.get_annotations(body)
+        names = set[str]()
+        for kind in (*self.headers.values(), *self.bodies.values()):
+            hints = inspect.get_annotations(kind)
             names |= {wire_name(name, hints[name]) for name in hints if not str(hints[name]).startswith("ClassVar")}
         names |= {"code", "flag", "language", "opaque", "version", "remark", "extFields", "TAGS", "KEYS", "INNER_NUM"}
         names |= set(self.decoders) | set(self.headers)
