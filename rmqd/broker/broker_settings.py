@@ -15,8 +15,6 @@ from typing import Any, Final, NamedTuple, Self
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies import config_bodies
 
-MASTER_ID: Final = 0
-
 
 class UnknownSettingError(RmqdError):
     """A setting is unknown, or has an invalid value."""

@@ -5,7 +5,6 @@ Java: `SubscriptionGroupManager`, `MessageRequestModeManager`, `ConsumerOffsetMa
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Final
 from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.peer_channel import Refusal
 from rmqd.broker.store.journal import SEPARATOR, Journal, JournalKind, key_of
+from rmqd.broker.topic_registry import fault_of_name
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock
 from rmqd.wire import loose_json
@@ -25,22 +25,10 @@ _ATTRIBUTES: Final = frozenset(
     "priority.factor lite.bind.topic lite.sub.model lite.sub.reset.offset.exclusive lite.sub.reset.offset.unsubscribe "
     "lite.sub.client.quota lite.sub.client.max.event.cnt lite.sub.wildcard".split()
 )
-_LEGAL: Final = "[%|a-zA-Z0-9_-]+"
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER FILTERSRV_CONSUMER SELF_TEST_C_GROUP CID_ONS-HTTP-PROXY CID_ONSAPI_PULL CID_ONSAPI_PERMISSION "
     "CID_ONSAPI_OWNER CID_RMQ_SYS_TRANS"
 ).split()
-
-
-def validate_group(group: str) -> str | None:
-    """Return the fault of a group's name in RocketMQ's words (`TopicValidator.java`), or None."""
-    if not group.strip():
-        return "The specified group is blank."
-    if not re.fullmatch(_LEGAL, group):
-        return f"The specified group: {group}, contains illegal characters, allowing only ^{_LEGAL}$"
-    if len(group) > MAX_GROUP_LENGTH:
-        return f"The specified group: {group}, is longer than group max length: {MAX_GROUP_LENGTH}"
-    return None
 
 
 class SubscriptionGroupManager:
@@ -68,7 +56,7 @@ class SubscriptionGroupManager:
             return known
         if not self.settings.autoCreateSubscriptionGroup and not group.startswith(SYSTEM_GROUP_PREFIX):
             return None
-        if validate_group(group) is not None:
+        if fault_of_name("group", group, MAX_GROUP_LENGTH):
             return None
         return self.put(SubscriptionGroupConfig(group_name=group))
 

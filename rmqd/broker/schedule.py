@@ -140,9 +140,7 @@ class TimerMessageStore:
             self._recalled[due_ms].add(key)
 
     def _deliver(self, offset: int, now_ms: int, recalled: Collection[str]) -> None:
-        queue = self._store.queue(TIMER_TOPIC, _QUEUE_ID)
-        entry = None if queue is None else queue.entry(offset)
-        record = None if entry is None else self._store.record(entry.commit_log_offset)
+        record = self._store.record_of(TIMER_TOPIC, _QUEUE_ID, offset)
         if record is None:  # its topic was deleted
             return
         message = decode_record(record)

@@ -90,19 +90,23 @@ _MAX_DERIVED_LENGTH: Final = 255
 
 def fault_of_topic(topic: str) -> str:
     """Return the fault of a topic's name in the words of `TopicValidator`; empty for a valid name."""
-    if not topic.strip():
-        return "The specified topic is blank."
-    if not _ALLOWED.fullmatch(topic):
-        return f"The specified topic: {topic}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
-    if topic.startswith((topics.RETRY_PREFIX, topics.DLQ_PREFIX)):
-        if len(topic) > _MAX_DERIVED_LENGTH:
-            return (
-                f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
-                f"{_MAX_DERIVED_LENGTH}"
-            )
-    elif len(topic) > topics.MAX_TOPIC_LENGTH:
-        return f"The specified topic: {topic}, is longer than topic max length: {topics.MAX_TOPIC_LENGTH}"
-    return ""
+    is_derived = topic.startswith((topics.RETRY_PREFIX, topics.DLQ_PREFIX))
+    fault = fault_of_name("topic", topic, len(topic) if is_derived else topics.MAX_TOPIC_LENGTH)
+    if is_derived and not fault and len(topic) > _MAX_DERIVED_LENGTH:
+        return (
+            f"The specified topic is DLQ or Retry topic: {topic}, and it's longer than topic max length: "
+            f"{_MAX_DERIVED_LENGTH}"
+        )
+    return fault
+
+
+def fault_of_name(kind: str, name: str, most: int) -> str:
+    """Return the fault of the name of a topic or group in the words of `TopicValidator`; empty for a valid name."""
+    if not name.strip():
+        return f"The specified {kind} is blank."
+    if not _ALLOWED.fullmatch(name):
+        return f"The specified {kind}: {name}, contains illegal characters, allowing only ^{_ALLOWED.pattern}$"
+    return "" if len(name) <= most else f"The specified {kind}: {name}, is longer than {kind} max length: {most}"
 
 
 class TopicConfigManager:

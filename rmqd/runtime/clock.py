@@ -35,7 +35,6 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Cancel the call. No effect if it was already made."""
-        ...
 
 
 class Clock(Protocol):
@@ -43,35 +42,28 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return seconds that never decrease. Only differences are meaningful."""
-        ...
 
     def wall(self) -> float:
         """Seconds since 1970 (UTC); may jump when the machine's clock is set."""
-        ...
 
     def sleep(self, seconds: float, /) -> Coroutine[Any, Any, None]:
         """Wait like asyncio.sleep, but with this clock."""
-        ...
 
     def timeout(self, seconds: float | None, /) -> AbstractAsyncContextManager[object]:
         """Return a block like asyncio.timeout: it raises TimeoutError if it takes longer; None sets no limit."""
-        ...
 
     def wait(
         self, waited_for: Iterable[F], /, *, timeout: float | None = None, return_when: str = asyncio.ALL_COMPLETED
     ) -> Coroutine[Any, Any, tuple[set[F], set[F]]]:
         """Wait like asyncio.wait. Returns the done and the pending awaitables."""
-        ...
 
     def call_at(self, monotonic: float, callback: Callable[..., object], *args: Any) -> Timer:
         """Schedule a callback in the running event loop for when `monotonic()` reaches this value."""
-        ...
 
     def call_later(self, delay_seconds: float, callback: Callable[..., object], *args: Any) -> None:
         """Schedule a callback in the running event loop after a delay that RocketMQ prescribes, such as before a
         retry.
         """
-        ...
 
 
 async def wait_within(clock: Clock, seconds: float | None, event: Awaitable[object]) -> bool:

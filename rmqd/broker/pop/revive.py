@@ -120,9 +120,7 @@ class PopReviveService:
         self._journal.delete(JournalKind.POPPED, key_of(*popped))
 
     def _revive(self, popped: HiddenPop) -> None:
-        queue = self._store.queue(popped.topic, popped.queue_id)
-        entry = None if queue is None else queue.entry(popped.offset)
-        record = None if entry is None else self._store.record(entry.commit_log_offset)
+        record = self._store.record_of(popped.topic, popped.queue_id, popped.offset)
         if record is None:  # its topic was deleted
             return
         retry = popped.topic

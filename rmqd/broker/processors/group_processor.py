@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Any, Final
 
-from rmqd.broker.consumer_registry import validate_group
 from rmqd.broker.peer_channel import NO_CODE, Channel, Refusal, Reply
 from rmqd.broker.processors.processor_base import RequestProcessor, answers, is_current
+from rmqd.broker.topic_registry import fault_of_name
 from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.wire import loose_json
 from rmqd.wire.bodies.config_bodies import (
@@ -23,7 +23,7 @@ from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import group_headers
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.topics import is_retry_topic
+from rmqd.wire.topics import MAX_GROUP_LENGTH, is_retry_topic
 
 _MAX_GROUPS: Final = 2000  # limit for one reply; Java: splitMetadataSize
 _UNSET: Final = {"group": "null", "timestamp": "0", "isForce": "false"}  # Java's values of missing fields
@@ -138,9 +138,8 @@ class GroupProcessor(RequestProcessor):
 
     def _update(self, configs: Sequence[SubscriptionGroupConfig]) -> None:
         for config in configs:
-            wrong = validate_group(config.group_name)
-            if wrong is not None:
-                raise Refusal(ResponseCode.INVALID_PARAMETER, wrong)
+            if fault := fault_of_name("group", config.group_name, MAX_GROUP_LENGTH):
+                raise Refusal(ResponseCode.INVALID_PARAMETER, fault)
         for config in configs:
             self._broker.groups.update(config)
 

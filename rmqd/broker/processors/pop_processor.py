@@ -24,6 +24,7 @@ from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers import pop_headers as headers
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PullMessageRequestHeader
 from rmqd.wire.messages.decode import decode_record
 from rmqd.wire.messages.encode import encode_message
 from rmqd.wire.messages.properties import POP_CK
@@ -32,7 +33,7 @@ from rmqd.wire.topics import is_retry_topic, pop_retry_topic, pop_retry_topic_v2
 if TYPE_CHECKING:
     from rmqd.broker.broker_settings import BrokerSettings
     from rmqd.broker.controller import BrokerController
-    from rmqd.wire.bodies.config_bodies import TopicConfig
+    from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
 
 
 LATE_AFTER_MS: Final = 500
@@ -46,6 +47,7 @@ QueueHeader = (
     | headers.PeekMessageRequestHeader
     | headers.PollingInfoRequestHeader
     | headers.PopMessageRequestHeader
+    | PullMessageRequestHeader
 )
 """The headers with a group's queue. Queue -1 stands for any queue."""
 
@@ -60,11 +62,7 @@ def check_reading(broker: BrokerController, channel: Channel, header: QueueHeade
         raise Refusal(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
     if header.queue_id >= config.read_queue_nums:
         raise Refusal(ResponseCode.INVALID_PARAMETER, illegal_queue(channel, header, config))
-    group_config = broker.groups.find(group)
-    if group_config is None:
-        remark = f"subscription group [{group}] does not exist, {SEE_FAQ}"
-        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    if not group_config.consume_enable:
+    if not known_group(broker, group).consume_enable:
         raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
 
 
@@ -73,6 +71,15 @@ def known_topic(broker: BrokerController, topic: str) -> TopicConfig:
     config = broker.topics.get(topic)
     if config is None:
         raise Refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please! {SEE_FAQ}")
+    return config
+
+
+def known_group(broker: BrokerController, group: str) -> SubscriptionGroupConfig:
+    """Return a group's configuration, or create the group. Raises Refusal if that is disabled or not possible."""
+    config = broker.groups.find(group)
+    if config is None:
+        remark = f"subscription group [{group}] does not exist, {SEE_FAQ}"
+        raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     return config
 
 

@@ -12,6 +12,7 @@ from rmqd.broker.filter.message_filter import MessageFilter, filter_of, is_tag_t
 from rmqd.broker.filter.sql_condition import ExpressionError
 from rmqd.broker.held_requests import GroupQueue, HeldRequest
 from rmqd.broker.peer_channel import SEE_FAQ, Answer, Channel, Refusal, Reply
+from rmqd.broker.processors.pop_processor import illegal_queue, known_group, known_topic
 from rmqd.broker.processors.processor_base import RequestProcessor, answers
 from rmqd.broker.store.queue_store import GetMessageStatus, GetResult
 from rmqd.codes import RequestCode, ResponseCode
@@ -95,27 +96,14 @@ class PullMessageProcessor(RequestProcessor):
             raise _Forbidden(_Forbidden.BROKER, f"the broker[{broker.host}] pulling message is forbidden")
         if request.code == RequestCode.LITE_PULL_MESSAGE and not settings.litePullMessageEnable:
             raise _Forbidden(_Forbidden.BROKER, f"the broker[{broker.host}] for lite pull consumer is forbidden")
-        group_config = broker.groups.find(header.consumer_group)
-        if group_config is None:
-            raise Refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{header.consumer_group}] does not exist, {SEE_FAQ}",
-            )
+        group_config = known_group(broker, header.consumer_group)
         if not group_config.consume_enable:
             raise _Forbidden(_Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}")
-        topic_config = broker.topics.get(header.topic)
-        if topic_config is None:
-            raise Refusal(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic}] not exist, apply first please! {SEE_FAQ}"
-            )
+        topic_config = known_topic(broker, header.topic)
         if not topic_config.perm & PERM_READ:
             raise _Forbidden(_Forbidden.TOPIC, f"the topic[{header.topic}] pulling message is forbidden")
         if not 0 <= header.queue_id < topic_config.read_queue_nums:
-            raise Refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}] consumer:[/{channel.address}]",
-            )
+            raise Refusal(ResponseCode.INVALID_PARAMETER, illegal_queue(channel, header, topic_config))
         return group_config, topic_config
 
     def _wanted(self, header: PullMessageRequestHeader, group_config: SubscriptionGroupConfig) -> MessageFilter | None:

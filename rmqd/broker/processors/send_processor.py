@@ -18,7 +18,7 @@ from rmqd.broker.schedule import REQUESTED, delay_level
 from rmqd.broker.topic_registry import NOT_ALLOWED_SEND_TOPICS, READ_WRITE, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.bodies.config_bodies import BATCH_QUEUE, QUEUE_TYPE, TopicConfig
+from rmqd.wire.bodies.config_bodies import BATCH_QUEUE, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.send_headers import (
@@ -78,10 +78,7 @@ class SendProcessor(RequestProcessor):
         """
         header = ConsumerSendMsgBackRequestHeader.from_ext_fields(request.ext_fields)
         broker, group = self._broker, header.group
-        config = broker.groups.find(group)
-        if config is None:
-            remark = f"subscription group not exist, {group} {SEE_FAQ}"
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        config = self._group(group)
         if not broker.settings.brokerPermission & PERM_WRITE:
             raise Refusal(ResponseCode.NO_PERMISSION, f"the broker[{self._broker.host}] sending message is forbidden")
         if config.retry_queue_nums <= 0:
@@ -227,12 +224,16 @@ class SendProcessor(RequestProcessor):
     def _is_dead_letter(self, header: ReceivedSendHeader) -> bool:
         """Return whether a retry that a consumer sent as a separate message has had all its attempts."""
         group = header.topic.removeprefix(RETRY_PREFIX)
-        config = self._broker.groups.find(group)
-        if config is None:
-            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {SEE_FAQ}")
+        config = self._group(group)
         most = config.retry_max_times if header.max_reconsume_times is None else header.max_reconsume_times
         # an orderly group sends a message here only after its last attempt
         return header.reconsume_times > most or self._broker.locks.has_any(group)
+
+    def _group(self, group: str) -> SubscriptionGroupConfig:
+        config = self._broker.groups.find(group)
+        if config is None:
+            raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group} {SEE_FAQ}")
+        return config
 
     def _check(self, header: ReceivedSendHeader, properties: Mapping[str, str], topic: str, body: bytes) -> None:
         """Raise Refusal if RocketMQ's store would reject the message, or if it is part of a transaction."""

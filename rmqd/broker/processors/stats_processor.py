@@ -283,6 +283,5 @@ class StatsProcessor(RequestProcessor):
         )
 
     def _store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        queue = self._broker.store.queue(topic, queue_id)
-        entry = None if queue is None else queue.entry(offset)
+        entry = self._broker.store.entry(topic, queue_id, offset)
         return _NO_TIME if entry is None else entry.store_timestamp

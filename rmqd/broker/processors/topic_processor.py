@@ -203,8 +203,8 @@ class QueueEndsProcessor(RequestProcessor):
     def earliest(self, channel: Channel, request: RemotingCommand) -> Reply:
         """GET_EARLIEST_MSG_STORETIME (32): the store time of the first message that the broker keeps."""
         header = group_headers.GetEarliestMsgStoretimeRequestHeader.from_ext_fields(request.ext_fields)
-        queue = self._broker.store.queue(header.topic, header.queue_id)
-        entry = None if queue is None else queue.entry(queue.min_offset)
+        store, queue = self._broker.store, (header.topic, header.queue_id)
+        entry = store.entry(*queue, store.min_offset(*queue))
         timestamp = _NO_TIME if entry is None else entry.store_timestamp
         return Reply(ext_fields=group_headers.GetEarliestMsgStoretimeResponseHeader(timestamp=timestamp).ext_fields())
 

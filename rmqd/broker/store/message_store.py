@@ -192,6 +192,16 @@ class MessageStore:
             return self.light.queue(topic)
         return queue
 
+    def entry(self, topic: str, queue_id: int, offset: int) -> queue_store.QueueEntry | None:
+        """Return the index entry of a message; None if it is not kept."""
+        queue = self.queue(topic, queue_id)
+        return None if queue is None else queue.entry(offset)
+
+    def record_of(self, topic: str, queue_id: int, offset: int) -> bytes | None:
+        """Return the record of a message; None if it is not kept."""
+        entry = self.entry(topic, queue_id, offset)
+        return None if entry is None else self.record(entry.commit_log_offset)
+
     def queues(self, topic: str) -> dict[int, queue_store.ConsumeQueue]:
         """Return the queues of a topic that ever had a message, by queue id."""
         return {queue_id: queue for (name, queue_id), queue in self._queues.items() if name == topic}
