@@ -32,6 +32,7 @@ from rmqd.broker.store.data_dir import DataDir
 from rmqd.broker.store.journal import Journal, MemoryRecordLog, NoJournal, RecordLog
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.wire.bodies.config_bodies import TopicConfig
+from rmqd.wire.messages.message_id import host_port
 
 
 def numeric_host(host: str) -> str:
@@ -49,11 +50,6 @@ def announced_host(listened: str, broker_ip1: str) -> str:
         return broker_ip1
     address = ipaddress.ip_address(listened)
     return _own_host(address.version) if address.is_unspecified else listened
-
-
-def host_port(host: str, port: int) -> str:
-    """Return host:port, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _own_host(version: int) -> str:

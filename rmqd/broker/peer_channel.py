@@ -20,6 +20,7 @@ from rmqd.codes import LanguageCode, RequestCode, ResponseCode
 from rmqd.errors import ProtocolError, RemotingClosedError, RemotingTimeoutError, RmqdError, StorageError
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command, encode_command
+from rmqd.wire.messages.message_id import host_port
 
 SEE_FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 """The last part of many remarks of the real servers."""
@@ -219,10 +220,7 @@ def _response(opaque: int, reply: Reply) -> bytes:
 
 
 def _address(name: object) -> str:
-    if not isinstance(name, tuple) or len(name) < 2:
-        return ""
-    host, port = name[0], name[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_port(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else ""
 
 
 class RemotingServer:

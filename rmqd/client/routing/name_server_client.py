@@ -26,6 +26,7 @@ from rmqd.runtime.clock import Clock, wait_within
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.wire.bodies.route_data import TopicRouteData, light_queue_route
 from rmqd.wire.headers.topic_headers import GetRouteInfoRequestHeader
+from rmqd.wire.messages.message_id import host_port
 from rmqd.wire.topics import is_light_queue
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ class NameServers:
             return [address]
         try:
             async with self._clock.timeout(LOOKUP_TIMEOUT_SECONDS):
-                addresses = [_join(found, port) for found in await self._resolve(host, int(port))]
+                addresses = [host_port(found, port) for found in await self._resolve(host, int(port))]
             for one in addresses:
                 self._remoting.connector.called(one, host)
             return addresses
@@ -340,7 +341,3 @@ def _is_number(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _join(host: str, port: str) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

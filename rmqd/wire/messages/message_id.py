@@ -21,14 +21,8 @@ _LARGEST_COUNTER: Final = 0xFFFF
 class OffsetMessageId(NamedTuple):
     """The contents of an offset id: the storing broker's address and the commit log offset there."""
 
-    host: str
-    port: int
+    address: str
     commit_log_offset: int
-
-    @property
-    def address(self) -> str:
-        """The broker's address as "host:port", an IPv6 host in brackets."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def offset_message_id(store_host: bytes, commit_log_offset: int) -> str:
@@ -41,15 +35,7 @@ def parse_offset_message_id(message_id: str) -> OffsetMessageId:
     if not _OFFSET_ID.fullmatch(message_id):
         raise ProtocolError(f"{message_id[:80]!r} is not a valid offset message id; expected 32 or 56 hex digits")
     data = bytes.fromhex(message_id)
-    (port,), (offset,) = _PORT.unpack_from(data, len(data) - 12), _OFFSET.unpack_from(data, len(data) - 8)
-    return OffsetMessageId(host_text(data[:-12]), port, offset)
-
-
-def host_text(address: bytes) -> str:
-    """Return an address of 4 or 16 bytes as text, IPv6 in full without brackets."""
-    if len(address) == 4:
-        return ".".join(map(str, address))
-    return ":".join(address[i : i + 2].hex() for i in range(0, len(address), 2))
+    return OffsetMessageId(format_host(data[:-8]), _OFFSET.unpack(data[-8:])[0])
 
 
 @lru_cache(maxsize=1024)  # a broker writes its clients' addresses into every message
@@ -66,9 +52,15 @@ def parse_host(address: str) -> bytes:
 
 def format_host(stored: bytes) -> str:
     """Return a stored address as "ip:port", IPv6 in brackets and in full."""
-    host = host_text(stored[:-4])
-    (port,) = _PORT.unpack_from(stored, len(stored) - 4)
-    return f"[{host}]:{port}" if len(stored) > 8 else f"{host}:{port}"
+    (port,) = _PORT.unpack(stored[-4:])
+    if len(stored) == 8:
+        return f"{'.'.join(map(str, stored[:4]))}:{port}"
+    return host_port(stored[:16].hex(":", 2), port)
+
+
+def host_port(host: str, port: object) -> str:
+    """Return "host:port", with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class UniqueKeys:
