@@ -94,7 +94,6 @@ class CheckClientRequestBody(Body):
     client_id: str
     group: str
     subscription_data: SubscriptionData
-    namespace: Annotated[str | None, Wire(last=True, write=lambda name: name or None)] = None
 
 
 _TYPOGRAPHIC: Final = "\u2018\u2019\u201a\u201b\u201c\u201d\u201e\u201f\u00ab\u00bb\u2039\u203a\u00b4`"

@@ -2,11 +2,11 @@
 
 The wire name of a field is its own name in camel case. Its type is str, int (64 bits), bool, float, MessageQueue,
 another Body, a tuple or frozenset of these, a dict or Mapping, or one of these or None. Two annotations add the rest:
-`WireName` gives another wire name, and `Wire` other exceptions.
+`WireName` gives another wire name, and `Wire` everything else that differs.
 
     class LockBatchRequestBody(Body):
         consumer_group: str                                             # {"consumerGroup":"g",
-        queues: Annotated[tuple[MessageQueue, ...], Named("mqSet")]     #  "mqSet":[{"brokerName":"b",...}],
+        queues: Annotated[tuple[MessageQueue, ...], WireName("mqSet")]  #  "mqSet":[{"brokerName":"b",...}],
         only_this_broker: bool = False                                  #  "onlyThisBroker":false}
 
 Reading: a field that is missing or null gets its default. Without a default, a collection is empty, and any other type
@@ -80,7 +80,6 @@ ClusterName = Annotated[str, "a cluster name"]
 Group = Annotated[str, "a group"]
 Topic = Annotated[str, "a topic"]
 QueueId = Annotated[int, "a queue id"]
-Offset = Annotated[int, "an offset"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,6 @@ class GetMaxOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MAX_OFFSET):
 
     topic: str
     queue_id: int
-    committed: bool | None = None
 
 
 class GetMinOffsetRequestHeader(RequestHeader, code=RequestCode.GET_MIN_OFFSET):

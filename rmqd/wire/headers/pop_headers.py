@@ -108,8 +108,6 @@ class NotificationRequestHeader(RequestHeader, code=RequestCode.NOTIFICATION):
     born_time: int
     order: bool | None = None
     attempt_id: str | None = None
-    exp_type: str | None = None
-    exp: str | None = None
 
 
 class PollingInfoRequestHeader(RequestHeader, code=RequestCode.POLLING_INFO):

@@ -114,14 +114,12 @@ class QueryMessageRequestHeader(RequestHeader, code=RequestCode.QUERY_MESSAGE):
     begin_timestamp: int
     end_timestamp: int
     index_type: str | None = None
-    last_key: str | None = None
 
 
 class ViewMessageRequestHeader(RequestHeader, code=RequestCode.VIEW_MESSAGE_BY_ID):
     """Asks for the message at a commit log offset."""
 
     offset: int
-    topic: str | None = None
 
 
 class GetRouteInfoRequestHeader(RequestHeader, code=RequestCode.GET_ROUTEINFO_BY_TOPIC):

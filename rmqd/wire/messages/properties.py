@@ -149,7 +149,6 @@ class PullSysFlag:
     """Hold the request until a message arrives (long polling)."""
     SUBSCRIPTION: Final = 0x4
     """The request contains the expression, so no heartbeat is needed."""
-    CLASS_FILTER: Final = 0x8
     LITE_PULL: Final = 0x10
 
 

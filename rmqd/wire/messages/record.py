@@ -219,9 +219,6 @@ MAX_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
 
 _MAX_OFFSET: Final = 2**63 - 1
 _HEAD: Final = Struct(">i8xiI")  # total size, flag, body size
-_INNER_INT: Final = Struct(">i")
-_INNER_LONG: Final = Struct(">q")
-_INNER_SHORT: Final = Struct(">H")
 _CRC_AT, _FLAG_AT, _OFFSET_AT, _SYS_FLAG_AT = 8, 16, 20, 36  # positions in a record's head
 _UNPACKED: Final = ~(NEED_UNWRAP | COMPRESSED | COMPRESSION_MASK)
 
@@ -234,12 +231,12 @@ def members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
             count += 1
             total, flag, body_size = _HEAD.unpack_from(body, at)
             body_end = at + _HEAD.size + body_size
-            end = body_end + _INNER_SHORT.size + _INNER_SHORT.unpack_from(body, body_end)[0]
+            end = body_end + _SHORT.size + _SHORT.unpack_from(body, body_end)[0]
             if end > size:
                 raise ProtocolError(f"message {count} of a batch is cut short: {end - size} of its bytes are missing")
             if end - at != total:
                 raise ProtocolError(f"message {count} of a batch announces {total} bytes; its parts take {end - at}")
-            yield flag, body[at + _HEAD.size : body_end], body[body_end + _INNER_SHORT.size : end]
+            yield flag, body[at + _HEAD.size : body_end], body[body_end + _SHORT.size : end]
             at = end
     except StructError as error:
         raise ProtocolError(f"message {count} of a batch is cut short: {size - at} bytes are left for it") from error
@@ -252,9 +249,9 @@ def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tu
     The flag INNER_BATCH stays set and marks a record that the broker does not have. Raises ProtocolError.
     """
     record_head = bytearray(head)
-    sys_flag = _INNER_INT.unpack_from(head, _SYS_FLAG_AT)[0] & _UNPACKED
-    _INNER_INT.pack_into(record_head, _SYS_FLAG_AT, sys_flag)
-    body_size_at = len(head) - _INNER_INT.size
+    sys_flag = _INT.unpack_from(head, _SYS_FLAG_AT)[0] & _UNPACKED
+    _INT.pack_into(record_head, _SYS_FLAG_AT, sys_flag)
+    body_size_at = len(head) - _INT.size
     records: list[tuple[bytes, int]] = []
     for offset, (flag, plain, properties) in enumerate(members(body), base):
         if len(records) == MAX_MEMBERS:
@@ -263,13 +260,11 @@ def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tu
             raise ProtocolError(
                 f"a batch that begins at the offset {base} has messages beyond the highest possible offset"
             )
-        total = len(head) + len(plain) + len(topic) + _INNER_SHORT.size + len(properties)
-        _INNER_INT.pack_into(record_head, 0, total)
-        _INNER_INT.pack_into(record_head, _CRC_AT, crc32(plain) & 0x7FFFFFFF)
-        _INNER_INT.pack_into(record_head, _FLAG_AT, flag)
-        _INNER_LONG.pack_into(record_head, _OFFSET_AT, offset)
-        _INNER_INT.pack_into(record_head, body_size_at, len(plain))
-        records.append(
-            (b"".join((record_head, plain, topic, _INNER_SHORT.pack(len(properties)), properties)), len(plain))
-        )
+        total = len(head) + len(plain) + len(topic) + _SHORT.size + len(properties)
+        _INT.pack_into(record_head, 0, total)
+        _INT.pack_into(record_head, _CRC_AT, crc32(plain) & 0x7FFFFFFF)
+        _INT.pack_into(record_head, _FLAG_AT, flag)
+        _LONG.pack_into(record_head, _OFFSET_AT, offset)
+        _INT.pack_into(record_head, body_size_at, len(plain))
+        records.append((b"".join((record_head, plain, topic, _SHORT.pack(len(properties)), properties)), len(plain)))
     return records

@@ -191,7 +191,7 @@ def test_recorded_heartbeat_is_read() -> None:
 
 
 def test_check_client_body_there_and_back() -> None:
-    body = CheckClientRequestBody("c", "g", SubscriptionData("T", "a > 1", expression_type="SQL92"), "ns")
+    body = CheckClientRequestBody("c", "g", SubscriptionData("T", "a > 1", expression_type="SQL92"))
     assert CheckClientRequestBody.from_json(body.to_json()) == body
 
 
