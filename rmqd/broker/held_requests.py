@@ -127,14 +127,9 @@ class PullRequestHoldService(HeldRequests):
         for pull in list(self._held.get(GroupQueue(arrival.topic, "", arrival.queue_id), ())):
             if pull.wants(arrival):
                 self._wake(pull)
-            else:
-                self._expire_soon(pull)
-
-    def _expire_soon(self, pull: HeldRequest) -> None:
-        soon = self._clock.monotonic() + CHECK_INTERVAL_SECONDS
-        if pull.timer is not None and pull.ends_at > soon:
-            pull.timer.cancel()
-            self._expire_at(pull, soon)
+            elif pull.timer is not None and pull.ends_at > (soon := self._clock.monotonic() + CHECK_INTERVAL_SECONDS):
+                pull.timer.cancel()
+                self._expire_at(pull, soon)
 
 
 class PopLongPollingService(HeldRequests):

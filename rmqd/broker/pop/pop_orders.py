@@ -7,7 +7,7 @@ Priority topics (RIP-80): a message's priority is its queue id, and pops read th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from heapq import heappop, heappush
 from typing import Any, Final, Self
@@ -175,7 +175,6 @@ def _by_offset(data: dict[Any, Any], name: str) -> dict[int, int]:
 
 
 _FACTOR: Final = "priority.factor"
-_ALWAYS: Final = 100
 _OTHER_KINDS: Final = frozenset(
     (names.DELAY, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC, names.TIMER_DELIVER_MS, names.SHARDING_KEY)
 )
@@ -202,15 +201,12 @@ def queue_by_priority(properties: dict[str, str], config: TopicConfig) -> int | 
 def pops_by_priority(topic: TopicConfig | None, group: SubscriptionGroupConfig | None, dice: int) -> bool:
     """Return whether a pop with this random number, 0 to 99, reads the queues in order of priority.
 
-    The group's attribute `priority.factor` is the percentage of its pops that do so.
+    The group's attribute `priority.factor` is the percentage of its pops that do so; by default all do.
     """
     if topic is None or topic.attributes.get(MESSAGE_TYPE) != "PRIORITY":
         return False
-    return dice < _factor({} if group is None else group.attributes)
-
-
-def _factor(attributes: Mapping[str, str]) -> int:
+    factor = None if group is None else group.attributes.get(_FACTOR)
     try:
-        return parse_integer(attributes.get(_FACTOR, str(_ALWAYS)), _FACTOR)
+        return factor is None or dice < parse_integer(factor, _FACTOR)
     except ProtocolError:
-        return _ALWAYS
+        return True

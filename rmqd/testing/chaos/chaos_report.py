@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmqd.testing.chaos.chaos_history import ChaosDelivery, QueueBatch
+from rmqd.testing.chaos.chaos_history import QueueBatch
 from rmqd.testing.chaos.chaos_memory import Path, differences, settled, state_text
 from rmqd.testing.chaos.chaos_trial import ChaosStep, HistoryResult
 from rmqd.testing.handler_run import RunResult
@@ -43,7 +43,9 @@ class FailedHistory:
         width = max(map(len, names), default=0)
         for number, (step, name) in enumerate(zip(self.ending.steps, names, strict=True), start=1):
             part = step.delivery.part
-            again = _why_again(seen[part]) if part in seen else "again: " if self.on_top else ""
+            again = "again: " if part in seen or self.on_top else ""
+            if part in seen and seen[part].delivery.how == "whole":
+                again = "again, because its offset was not committed: "
             yield f"  {number}. {name:<{width}}  {again}{step.outcome}"
             yield f"     {'':<{width}}  leaves {state_text(settled(step.state, self.leave_out))}"
             seen[part] = step
@@ -62,14 +64,10 @@ class FailedHistory:
         elif any(step.delivery.how != "whole" for step in self.ending.steps):
             yield "RocketMQ redelivers a message whose handler was cancelled: its partial effect must be undone,"
             yield "for example by one transaction around all of it, or be safe to repeat."
-        elif any(self.ending.steps.count(step) > 1 for step in self.ending.steps) or self._has_repeats():
+        elif self.on_top or len(self.ending.steps) > len({step.delivery.part for step in self.ending.steps}):
             yield "RocketMQ delivers at least once. Safe to repeat: an upsert by a key of the message, message.once()."
         else:
             yield "Between queues there is no order: use one queue, or a version in the message."
-
-    def _has_repeats(self) -> bool:
-        parts = [step.delivery.part for step in self.ending.steps]
-        return self.on_top or len(set(parts)) < len(parts)
 
     def _name(self, part: QueueBatch) -> str:
         topic, queue_id = part.queue
@@ -85,13 +83,6 @@ class NotRepeatableError(AssertionError):
         super().__init__("\n".join(["the handler's effect is not repeatable", *found.lines()]))
         self.result = result
         """The result of the undisturbed run of the group."""
-
-
-def _why_again(before: ChaosStep) -> str:
-    one: ChaosDelivery = before.delivery
-    if one.how == "whole":
-        return "again, because its offset was not committed: "
-    return "again: "
 
 
 def _label(message: Message) -> str:

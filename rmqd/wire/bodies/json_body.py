@@ -226,14 +226,11 @@ def _reader(hint: Any) -> Read:
         read, called = _reader(kinds[0]), kinds[1]
         return lambda value, what: read(value, called)
     if origin in (tuple, frozenset):
-        return _collection_reader(origin, _reader(kinds[0]))
+        read = _reader(kinds[0])
+        return lambda value, what: origin([read(item, what) for item in fields.as_list(value, what)])
     if origin in (dict, Mapping):
         return _map_reader(*kinds)
     return _body_reader(hint)
-
-
-def _collection_reader(kind: type, read: Read) -> Read:
-    return lambda value, what: kind([read(item, what) for item in fields.as_list(value, what)])
 
 
 def _map_reader(key: Any, item: Any) -> Read:

@@ -204,7 +204,7 @@ class BlockDecompression:
         block, left = self._block, self._block.messages[self._next :]
         if left:
             block.cut_at = left[0].queue_offset
-            block.corrupt = [one for one in block.corrupt if one.message.is_before(left[0])]
+            block.corrupt = [one for one in block.corrupt if one.message.place < left[0].place]
         block.messages = self._opened
         if self._corrupt:
             block.corrupt = sorted([*block.corrupt, *self._corrupt], key=lambda one: one.message.queue_offset)

@@ -23,7 +23,7 @@ from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2, members
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize of producers and brokers
 _MAX_V1_TOPIC_BYTES: Final = 127
 _MAX_TOPIC_BYTES: Final = 0xFFFF
-_CRC_MASK: Final = 0x7FFFFFFF
+_CRC_MASK: Final = 0x7FFFFFFF  # brokers clear the top bit
 
 _RECORD_HEADS: Final = {
     (BORN_HOST_V6 if born > 8 else 0) | (STORE_HOST_V6 if store > 8 else 0): Struct(f">IIIiiqqiq{born}sq{store}siqi")
@@ -89,7 +89,7 @@ def encode_record(
         packed = head.pack(
             head.size + len(body) + len(topic_size) + len(topic) + _SHORT.size + len(properties),
             magic,
-            body_crc(body),
+            crc32(body) & _CRC_MASK,
             message.queue_id,
             message.flag,
             queue_offset,
@@ -106,11 +106,6 @@ def encode_record(
     except StructError as error:
         raise InvalidMessageError(f"a message cannot be written: {error}") from error
     return b"".join((packed, body, topic_size, topic, _SHORT.pack(len(properties)), properties))
-
-
-def body_crc(body: bytes) -> int:
-    """Return the CRC-32 of a stored body without its top bit, as brokers write it."""
-    return crc32(body) & _CRC_MASK
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

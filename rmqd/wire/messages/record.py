@@ -168,10 +168,6 @@ class Record:
         """The start of the record in the response."""
         return self._start
 
-    def is_before(self, other: Record) -> bool:
-        """Return whether this record precedes the other in the same response."""
-        return self._start < other._start
-
     def record_parts(self) -> tuple[bytes, bytes]:
         """Return the record's bytes before the body, and the bytes of the topic with its length in front."""
         start, length = self._topic_span()
