@@ -242,8 +242,7 @@ def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], ob
 
 def _check_module(file: Path, group: GroupToRun) -> None:
     """Reject a handler's module from elsewhere if a module of the same name is next to the file."""
-    handler = group.settings.handler
-    module = handler.plugin.partition(":")[0].partition(".")[0] if handler and ":" in handler.plugin else ""
+    module = group.package
     beside, loaded = file.parent / f"{module}.py", getattr(sys.modules.get(module), "__file__", None)
     if module and loaded and beside.exists() and not beside.samefile(loaded):
         message = f"the module {module} was loaded from {loaded}, and not from {beside}; expected only one of that name"

@@ -71,6 +71,12 @@ class GroupToRun:
     settings: GroupConfig
     given: object = None
 
+    @property
+    def package(self) -> str:
+        """The top package of the module that the handler's name has; empty for an installed handler."""
+        plugin = "" if self.settings.handler is None else self.settings.handler.plugin
+        return plugin.partition(":")[0].partition(".")[0] if ":" in plugin else ""
+
     def options(self, state_dir: Path) -> ConsumerOptions:
         """Return the consumer's options. Raises ConfigError.
 

@@ -24,7 +24,7 @@ _SEED: Final = 4711  # fixed, so that every run has the same histories
 How = Literal["whole", "cut", "expired", "killed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class QueueBatch:
     """Messages that are delivered together: a batch of one queue."""
 

@@ -150,7 +150,7 @@ class ChaosSearch:
         parts = frozenset(one.part for one in history)
         if parts not in self._expected:
             self.bench.fresh()
-            self._expected[parts] = self._compared(self.bench.run(each_part_once(sorted(parts, key=_place))))
+            self._expected[parts] = self._compared(self.bench.run(each_part_once(sorted(parts))))
         self.bench.fresh()
         try:
             ending = self.bench.run(history)
@@ -210,10 +210,6 @@ def _queue(message: Message) -> tuple[str, int]:
     return message.topic, message.queue_id
 
 
-def _place(part: QueueBatch) -> tuple[tuple[str, int], tuple[int, ...]]:
-    return part.queue, part.messages
-
-
 @dataclass(frozen=True, slots=True)
 class Chaos:
     """The state to compare, and its reset: the arguments of `run_handler`."""
@@ -230,9 +226,10 @@ class Chaos:
         for name, function in (("state", self.state), ("reset", self.reset)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} is a {class_name(function)}; expected a function without arguments")
-        package = _package(group)
-        others = OtherProcesses(group, options, package, run_in_loop) if self.kills else None
-        return chaos_trial.ChaosBench(group.make_handler, options, run_in_loop, self.state, self.reset, package, others)
+        others = OtherProcesses(group, options, run_in_loop) if self.kills else None
+        return chaos_trial.ChaosBench(
+            group.make_handler, options, run_in_loop, self.state, self.reset, group.package, others
+        )
 
 
 def call_in_chaos(bench: chaos_trial.ChaosBench, result: RunResult, stored: Iterable[Message]) -> None:
@@ -248,8 +245,3 @@ def call_in_chaos(bench: chaos_trial.ChaosBench, result: RunResult, stored: Iter
     parts = split_by_queue(bench.messages, bench.options.consume_message_batch_max_size)
     if (found := ChaosSearch(bench, parts, done).run()) is not None:
         raise NotRepeatableError(found, result)
-
-
-def _package(group: GroupToRun) -> str:
-    handler = group.settings.handler
-    return "" if handler is None or ":" not in handler.plugin else handler.plugin.partition(":")[0].partition(".")[0]

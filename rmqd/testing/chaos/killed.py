@@ -11,12 +11,11 @@ import asyncio
 import pickle
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.runtime import child_process
 from rmqd.runtime.plain_text import describe, duration
@@ -45,10 +44,9 @@ class NoProcessError(Exception):
 class KillSpec:
     """The task of a process. Picklable if the handler's options are."""
 
-    name: str
-    settings: GroupConfig
+    group: GroupToRun
+    """The group, without the object of its handler."""
     state_dir: str
-    package: str
     messages: Sequence[Message]
     patience_seconds: float
 
@@ -131,7 +129,6 @@ class OtherProcesses:
 
     group: GroupToRun
     options: ConsumerOptions
-    package: str
     run_in_loop: RunsInLoop
 
     def run(
@@ -150,8 +147,7 @@ class OtherProcesses:
                 "another process cannot import it; use a handler's name, or a function or class at the top of a module"
             )
         state_dir = str(Path(self.options.local_offsets_directory).parent)
-        group = self.group
-        spec = KillSpec(group.name, group.settings, state_dir, self.package, messages, patience_seconds)
+        spec = KillSpec(replace(self.group, given=None), state_dir, messages, patience_seconds)
         try:
             pickle.dumps(spec)
         except Exception as error:  # any exception of a value's own pickling

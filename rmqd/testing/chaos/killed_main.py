@@ -21,7 +21,6 @@ from rmqd.runtime.child_process import ChildChannel, send_at_once
 from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.chaos.chaos_trial import ChaosBench, ChaosTrial
 from rmqd.testing.chaos.killed import KilledCall, KillPlace, KillSpec
-from rmqd.testing.test_group import GroupToRun
 
 T = TypeVar("T")
 TraceFunction = Callable[[FrameType, str, object], Any]
@@ -55,14 +54,13 @@ def main(descriptor: int) -> None:
 
 
 def _started(spec: KillSpec, killing: _Killing, in_loop: Any) -> ChaosTrial:
-    group = GroupToRun(spec.name, spec.settings)
     bench = ChaosBench(
-        lambda: killing.around(group.make_handler()),
-        group.options(Path(spec.state_dir)),
+        lambda: killing.around(spec.group.make_handler()),
+        spec.group.options(Path(spec.state_dir)),
         in_loop,
         state=lambda: None,
         reset=None,
-        package=spec.package,
+        package=spec.group.package,
         messages=spec.messages,
         patience_seconds=spec.patience_seconds,
     )
