@@ -15,11 +15,11 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.command import RemotingCommand, encode_request
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import compress
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.client.peer import Peer, Reply, route_of
 from tests.client.raw_server import RawServer
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
+from tests.wire.compressing import compress, compressed_flag
 
 MIB: Final = 1 << 20
 POLL_SECONDS: Final = 0.02

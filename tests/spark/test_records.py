@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_message
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.spark.needed import need
 from tests.wire.batch_records import batch_of
+from tests.wire.compressing import compress, compressed_flag
 from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 
 need("numpy", "pyarrow")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.encode import BatchMember, StoredMessage, encode_batch
-from rmqd.wire.messages.properties import INNER_BATCH, NEED_UNWRAP, CompressionType, compressed_flag
+from rmqd.wire.messages.properties import INNER_BATCH, NEED_UNWRAP, CompressionType
+from tests.wire.compressing import compress, compressed_flag
 
 
 def batch_of(

@@ -36,7 +36,8 @@ from rmqd.wire.headers.topic_headers import (
     GetRouteInfoRequestHeader,
 )
 from rmqd.wire.messages.properties import CompressionType as Kind
-from rmqd.wire.messages.properties import PullSysFlag, compressed_flag
+from rmqd.wire.messages.properties import PullSysFlag
+from tests.wire.compressing import compressed_flag
 from tests.wire.golden_frames import command
 
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -26,7 +26,6 @@ from rmqd.wire.messages.properties import (
 from rmqd.wire.messages.record import member_records
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # the default of `max_body_size`; also the largest frame
-ZLIB_LEVEL: Final = 5  # Java: rocketmq.message.compressLevel
 _LIKELY_RATIO: Final = 32
 _MAX_WINDOW_BYTES: Final = 128 * 1024 * 1024  # as in Java; libzstd rejects larger windows by default
 _LZ4_SLICE_BYTES: Final = 4 * 1024  # decompresses to at most 255 times as much
@@ -41,20 +40,6 @@ class _Frame(Protocol):
     @property
     def unused_data(self) -> bytes | None: ...
     def decompress(self, data: bytes, /) -> bytes: ...
-
-
-def compress(body: bytes, kind: CompressionType) -> bytes:
-    """Compress a body as Java's producer does. `compressed_flag(kind)` gives the bits to set."""
-    if kind is CompressionType.ZLIB:
-        return zlib.compress(body, ZLIB_LEVEL)
-    # imported late: most topics need neither library, and they take time to load
-    if kind is CompressionType.LZ4:
-        import lz4.frame  # type: ignore[import-untyped]
-
-        return bytes(lz4.frame.compress(body, compression_level=ZLIB_LEVEL))
-    import zstandard
-
-    return zstandard.ZstdCompressor(level=ZLIB_LEVEL).compress(body)
 
 
 def decompress(body: bytes, sys_flag: int, max_size_bytes: int = MAX_BODY_BYTES) -> bytes:
@@ -87,7 +72,8 @@ def _inflate(body: bytes, max_size_bytes: int) -> bytes:
 
 
 def _decompress_lz4(body: bytes, max_size_bytes: int) -> bytes:
-    import lz4.frame
+    # imported late: most topics need neither library, and they take time to load
+    import lz4.frame  # type: ignore[import-untyped]
 
     decompressor = lz4.frame.LZ4FrameDecompressor()
     try:

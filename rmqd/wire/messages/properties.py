@@ -150,8 +150,3 @@ class PullSysFlag:
     SUBSCRIPTION: Final = 0x4
     """The request contains the expression, so no heartbeat is needed."""
     LITE_PULL: Final = 0x10
-
-
-def compressed_flag(kind: CompressionType) -> int:
-    """Return the bits that mark a body as compressed with this type."""
-    return COMPRESSED | kind << COMPRESSION_SHIFT

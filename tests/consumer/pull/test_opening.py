@@ -9,11 +9,11 @@ from structlog.testing import capture_logs
 
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import compress
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.wire.compressing import compress, compressed_flag
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

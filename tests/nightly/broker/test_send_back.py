@@ -13,11 +13,12 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedRocketMQ
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, TopicConfig
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.broker.peer import Peer
 from tests.broker.records import records
 from tests.broker.test_send_back import LEVEL_1_SECONDS, MESSAGE, clock, offset, send_back
 from tests.clock import ManualClock
+from tests.wire.compressing import compressed_flag
 
 __all__ = ["clock", "offset"]
 

@@ -9,10 +9,9 @@ import pytest
 
 from rmqd.errors import ConfigError, ProtocolError
 from rmqd.wire.command import FrameDecoder, decode_command, encode_request
-from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.nightly.fuzzing import target as targets_of
 from tests.nightly.fuzzing.configurations import Configurations
 from tests.nightly.fuzzing.frame_changes import changed_stream
@@ -20,6 +19,7 @@ from tests.nightly.fuzzing.frames import QUEUE, Frames
 from tests.nightly.fuzzing.requests import HAS_TOKEN, Requests
 from tests.nightly.fuzzing.target import Change, Finding, Target, corpus, replaced
 from tests.nightly.fuzzing.targets import TARGETS, load
+from tests.wire.compressing import compress, compressed_flag
 
 PAUSE_REQUEST = b"POST /api/v1/groups/mailer/pause HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

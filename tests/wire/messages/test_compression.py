@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.messages.compression import compress, decompress
-from rmqd.wire.messages.properties import COMPRESSED, CompressionType, compressed_flag
+from rmqd.wire.messages.compression import decompress
+from rmqd.wire.messages.properties import COMPRESSED, CompressionType
 from tests.wire.apart import figures
+from tests.wire.compressing import compress, compressed_flag
 
 KINDS = pytest.mark.parametrize("kind", list(CompressionType))
 MIB = 1024 * 1024
@@ -78,8 +79,9 @@ def test_limit(kind: CompressionType) -> None:
 BOMB = """
 import tracemalloc
 from rmqd.errors import ProtocolError
-from rmqd.wire.messages.compression import compress, decompress
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.compression import decompress
+from rmqd.wire.messages.properties import CompressionType
+from tests.wire.compressing import compress, compressed_flag
 
 MIB = 1024 * 1024
 bombs = {kind: compress(bytes(64 * MIB), kind) for kind in CompressionType}

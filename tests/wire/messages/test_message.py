@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from rmqd.errors import ProtocolError
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.messages.properties import COMPRESSED, CompressionType, compressed_flag
+from rmqd.wire.messages.properties import COMPRESSED, CompressionType
+from tests.wire.compressing import compress, compressed_flag
 from tests.wire.golden_frames import command
 
 pytestmark = pytest.mark.usefixtures("each_core")

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import BlockDecompression, compress
+from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import MessageBlock
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
+from tests.wire.compressing import compress, compressed_flag
 
 KINDS = pytest.mark.parametrize("kind", CompressionType)
 MIB = 1 << 20

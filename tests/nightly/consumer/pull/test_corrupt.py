@@ -8,7 +8,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.members import member
@@ -16,6 +16,7 @@ from tests.consumer.pull.test_corrupt import DAMAGES, OFTEN, each_damage
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
+from tests.wire.compressing import compressed_flag
 
 pytestmark = pytest.mark.usefixtures("hasty")
 

@@ -11,10 +11,9 @@ import pytest
 
 from rmqd.consumer.pull.accept import open_bodies
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.compression import compress
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
-from rmqd.wire.messages.properties import CompressionType, compressed_flag
+from rmqd.wire.messages.properties import CompressionType
 from tests.consumer.blocks import with_bit_flipped
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
@@ -22,6 +21,7 @@ from tests.consumer.pop.popping import popping
 from tests.consumer.pull.test_opening import KINDS, MIB, Sizes, store
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.waiting import eventually
+from tests.wire.compressing import compress, compressed_flag
 
 pytestmark = pytest.mark.usefixtures("hasty")
 
