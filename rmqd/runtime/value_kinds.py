@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar, get_args, get_type_hints
 
 if TYPE_CHECKING:
     from pydantic_core import PydanticCustomError
@@ -227,19 +227,18 @@ class Integer(ValueKind):
 class Share(ValueKind):
     """A number from 0.0 to 1.0."""
 
+    accepted: ClassVar[str] = "a number from 0.0 to 1.0"
+
     def check(self, value: object) -> float:
         number = _substituted(value, float)
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise wrong(f"{show(value)} is not a number", self._accepted())
+            raise wrong(f"{show(value)} is not a number", self.accepted)
         if 0 <= number <= 1:
             return float(number)
-        raise wrong(f"{number} is out of range", self._accepted())
+        raise wrong(f"{number} is out of range", self.accepted)
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"type": "number", "minimum": 0, "maximum": 1})
-
-    def _accepted(self) -> str:
-        return "a number from 0.0 to 1.0"
 
 
 @dataclass(eq=False, repr=False)

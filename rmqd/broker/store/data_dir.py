@@ -74,7 +74,6 @@ class DataDir:
         self._commit_soon()
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """Return the record at a commit log offset, or None."""
         record = self._newest.get(commit_log_offset)
         if record is None:
             try:
@@ -85,7 +84,6 @@ class DataDir:
         return record
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Return several records, which must all exist."""
         newest = self._newest
         older = [offset for offset in commit_log_offsets if offset not in newest]
         if not older:
@@ -102,7 +100,6 @@ class DataDir:
         self._commit_soon()
 
     def rows(self) -> Iterator[LogRow]:
-        """Return the records that were stored before this start."""
         return self._select(_ROWS)
 
     def put(self, kind: JournalKind, key: str, value: str) -> None:
@@ -119,7 +116,6 @@ class DataDir:
         self._commit_soon()
 
     def items(self, kind: JournalKind) -> Iterator[tuple[str, str]]:
-        """Return the values that were stored before this start."""
         return iter(list(self._select("SELECT key, value FROM journal WHERE kind = ?", kind)))
 
     def commit(self) -> None:

@@ -127,13 +127,10 @@ class MemoryRecordLog:
         self._records[row.commit_log_offset] = row.record
 
     def read(self, commit_log_offset: int) -> bytes | None:
-        """Return the record that begins at this offset, or None."""
         return self._records.get(commit_log_offset)
 
     def read_many(self, commit_log_offsets: Sequence[int]) -> list[bytes]:
-        """Return the records at these offsets, which must all be in the log."""
-        records = self._records
-        return [records[offset] for offset in commit_log_offsets]
+        return [self._records[offset] for offset in commit_log_offsets]
 
     def discard(self, commit_log_offsets: Iterable[int]) -> None:
         for offset in commit_log_offsets:

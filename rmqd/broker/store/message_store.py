@@ -98,11 +98,12 @@ class MessageStore:
         """The size of all records."""
         self.newest = 0, 0
         """The commit log offset and store time (milliseconds) of the last stored message."""
+        self.end = 0
+        """The commit log offset of the next message."""
         self._host = parse_host(store_host)
         self._clock = clock
         self._log = log
         self._journal = journal
-        self._end = 0
         self._queues: dict[QueueKey, queue_store.ConsumeQueue] = {}
         self._batches: dict[int, int] = {}
         """The number of members of each batch stored as one record, by commit log offset."""
@@ -112,11 +113,6 @@ class MessageStore:
         self._keepers: list[NeededFrom] = []
         self.change_settings(settings)
         self._recover()
-
-    @property
-    def end(self) -> int:
-        """The commit log offset of the next message."""
-        return self._end
 
     @property
     def oldest(self) -> queue_store.QueueEntry | None:
@@ -143,7 +139,7 @@ class MessageStore:
         as it has `members`, and also gets its first offset as a property. Raises InvalidMessageError, and Refusal while
         the log cannot be written.
         """
-        topic, queue_id, at = message.topic, message.queue_id, self._end
+        topic, queue_id, at = message.topic, message.queue_id, self.end
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queues[topic, queue_id] = queue_store.ConsumeQueue()
@@ -162,7 +158,7 @@ class MessageStore:
             tags_code = _tags_hash(tags) if tags else 0
         self._log.append(RecordRow(at, topic, queue_id, queue_offset, tags_code, now, record))
         size = len(record)
-        self._end = at + size
+        self.end = at + size
         self.newest = at, now
         if members > 1:
             self._batches[at] = members
@@ -234,7 +230,7 @@ class MessageStore:
             self.size_bytes -= sum(sizes)
             self._discard(offsets)
             self._journal.delete(JournalKind.QUEUE, key_of(topic, queue_id))
-        self._journal.put(JournalKind.LOG, _LOG_END, str(self._end))
+        self._journal.put(JournalKind.LOG, _LOG_END, str(self.end))
 
     def change_settings(self, settings: BrokerSettings) -> None:
         """Apply other limits for reads and retention. maxStoreSize 0 stands for the log's usual size."""
@@ -286,7 +282,7 @@ class MessageStore:
             self._journal.put(JournalKind.QUEUE, key_of(*key), str(queue.min_offset))
         if offsets:
             self._discard(offsets)
-            self._journal.put(JournalKind.LOG, _LOG_END, str(self._end))
+            self._journal.put(JournalKind.LOG, _LOG_END, str(self.end))
         return len(offsets)
 
     def _discard(self, commit_log_offsets: Iterable[int]) -> None:
@@ -321,5 +317,5 @@ class MessageStore:
             queue.append(at, size, tags_code, store_timestamp, self._batches.get(at, 1))
             self.light.recover(queue_store.QueueEntry(at, size, tags_code, store_timestamp))
             self.size_bytes += size
-            self._end = at + size
-        self._end = max([self._end, *(int(end) for _, end in self._journal.items(JournalKind.LOG))])
+            self.end = at + size
+        self.end = max([self.end, *(int(end) for _, end in self._journal.items(JournalKind.LOG))])

@@ -124,7 +124,8 @@ def configure_logging(
     ]
     if worker is not None:
         shared.append(lambda _logger, _method, event: event | {"worker": worker})
-    handler = _own_handler(stream)
+    writer = None if stream is not None else writer_of(sys.stderr, _tell_dropped)
+    handler = RmqdLogHandler(stream) if writer is None else QueueingHandler(writer)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
     # Replace only rmqd's log handlers: a reload must not remove a plugin's handler.
@@ -165,11 +166,6 @@ def write_line(line: str) -> None:
         print(line, file=sys.stderr)  # noqa: T201 a log line
     else:
         writer.write(f"{line}\n")
-
-
-def _own_handler(stream: IO[str] | None) -> RmqdLogHandler:
-    writer = None if stream is not None else writer_of(sys.stderr, _tell_dropped)
-    return RmqdLogHandler(stream) if writer is None else QueueingHandler(writer)
 
 
 def _tell_dropped(count: int) -> None:
