@@ -76,7 +76,7 @@ class Brokers:
         )
 
     async def ask_about(
-        self, queues: Iterable[MessageQueue], question: Callable[[str, MessageQueue], Awaitable[T]]
+        self, queues: Iterable[MessageQueue], request: Callable[[str, MessageQueue], Awaitable[T]]
     ) -> Responses[MessageQueue, T]:
         """Ask each queue's master about it. If a broker has no master now, the response is BrokerAwayError."""
 
@@ -84,19 +84,19 @@ class Brokers:
             address = self.masters.get(queue.broker_name)
             if address is None:
                 raise BrokerAwayError(queue.topic, queue.broker_name)
-            return await question(address, queue)
+            return await request(address, queue)
 
         return await self._each(queues, ask)
 
-    async def in_turn(self, question: Awaitable[T]) -> T:
+    async def in_turn(self, request: Awaitable[T]) -> T:
         """Wait until fewer than 32 requests are in flight. Then send the request and return its response."""
         async with self._turn:
-            return await question
+            return await request
 
-    async def _each(self, keys: Iterable[K], question: Callable[[K], Awaitable[T]]) -> Responses[K, T]:
+    async def _each(self, keys: Iterable[K], request: Callable[[K], Awaitable[T]]) -> Responses[K, T]:
         async def ask(key: K) -> T | RmqdError:
             try:
-                return await self.in_turn(question(key))
+                return await self.in_turn(request(key))
             except RmqdError as error:
                 return error
 

@@ -94,7 +94,7 @@ class TlsOptions:
 
 
 NAMESRV_ADDR: Final = "NAMESRV_ADDR"
-"""The environment variable with the name servers of all clients, of any language, that are not told of others."""
+"""The environment variable with the name servers of all clients, of any language, that are not given others."""
 
 
 @with_kinds

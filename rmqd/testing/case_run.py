@@ -299,8 +299,8 @@ def run_case(case: Case, *, in_chaos: bool = False, kills: bool = False) -> Case
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", ChaosSeesLessWarning)
         report = _run(case, replace(case.chaos, kills=kills) if in_chaos or kills else None)
-    told = (str(one.message) for one in warned if issubclass(one.category, ChaosSeesLessWarning))
-    return replace(report, notes=tuple(told))
+    notes = (str(one.message) for one in warned if issubclass(one.category, ChaosSeesLessWarning))
+    return replace(report, notes=tuple(notes))
 
 
 def _run(case: Case, chaos: Chaos | None) -> CaseReport:
@@ -362,8 +362,8 @@ def _problems(case: Case, fates: dict[str, CaseOutcome]) -> Iterator[str]:
         retried[case.label_of(name)] += times
     dead = {case.label_of(name): reason for name, reason in case.expect.dead_letters.items()}
     for name, fate in fates.items():
-        is_dead_as_told = bool(fate.reasons) == (name in dead) and all(dead[name] in reason for reason in fate.reasons)
-        if fate.acked == acked[name] and fate.retried == retried[name] and is_dead_as_told:
+        dead_as_expected = bool(fate.reasons) == (name in dead) and all(dead[name] in reason for reason in fate.reasons)
+        if fate.acked == acked[name] and fate.retried == retried[name] and dead_as_expected:
             continue
         expected = CaseOutcome(acked[name], retried[name], (dead[name],) if name in dead else (), None)
         yield f"{name}: expected {expected}"

@@ -186,10 +186,10 @@ class _Parser:
         return taken
 
     def _error(self, expected: str) -> ExpressionError:
-        met = (
+        found = (
             repr(self._text or self._whole[self._start : self._start + 1]) if self._start < len(self._whole) else "end"
         )
-        return ExpressionError(f"the condition is wrong at character {self._start + 1}: {met}; expected {expected}")
+        return ExpressionError(f"the condition is wrong at character {self._start + 1}: {found}; expected {expected}")
 
 
 def _plain(text: str) -> str:

@@ -249,29 +249,29 @@ class MessageStore:
     async def run(self) -> None:
         """Delete expired messages regularly, until cancelled."""
         while True:
-            went = self.expire()
-            await asyncio.sleep(0 if went else RETENTION_SECONDS)
+            deleted = self.expire()
+            await asyncio.sleep(0 if deleted else RETENTION_SECONDS)
 
     def _make_room(self) -> None:
         """Delete enough messages for the next puts to need no deletion."""
         slack = self._capacity // 256
         left = self.size_bytes - self._capacity + slack
 
-        def goes(entry: queue_store.QueueEntry) -> bool:
+        def may_delete(entry: queue_store.QueueEntry) -> bool:
             nonlocal left
             left -= entry.size
             return left + entry.size > 0
 
-        if self._discard_while(goes):
+        if self._discard_while(may_delete):
             self._room_until = self._capacity
         else:  # all messages are still needed, so none is deleted
             self._room_until = self.size_bytes + slack
 
-    def _discard_while(self, goes: Callable[[queue_store.QueueEntry], bool]) -> int:
+    def _discard_while(self, may_delete: Callable[[queue_store.QueueEntry], bool]) -> int:
         counts: Counter[QueueKey] = Counter()
         offsets = []
         for key, entry in islice(oldest_first(self._queues, self._needed_from), MAX_AT_ONCE):
-            if not goes(entry):
+            if not may_delete(entry):
                 break
             counts[key] += 1
             offsets.append(entry.commit_log_offset)

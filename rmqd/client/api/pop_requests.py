@@ -79,12 +79,12 @@ async def change_invisible_time(
     """Hide a popped message for `invisible_ms` from now on, and return its new handle."""
     header = change_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
-    told = ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields)
+    response = ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields)
     return handle._replace(  # the start offset of this handle is the message's offset
         start_offset=handle.queue_offset,
-        pop_time=told.pop_time,
-        invisible_time=told.invisible_time,
-        revive_queue_id=told.revive_qid,
+        pop_time=response.pop_time,
+        invisible_time=response.invisible_time,
+        revive_queue_id=response.revive_qid,
     )
 
 

@@ -64,6 +64,6 @@ async def read_part(
             command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
             error.args = (f"{error.args[0]} (it is write-only; run `{command}` to make it readable)",)
         raise
-    told = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
+    pulled = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS
-    return PulledPart(reply.body if found else b"", told.next_begin_offset, told.min_offset, told.max_offset)
+    return PulledPart(reply.body if found else b"", pulled.next_begin_offset, pulled.min_offset, pulled.max_offset)

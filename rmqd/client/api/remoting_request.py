@@ -39,7 +39,7 @@ async def request(
 ) -> RemotingCommand:
     """Send a request and return its response. A code that is not in `accepted` raises the BrokerError for that code.
 
-    `request` is only a code if the request has no header fields.
+    `header` is only a code if the request has no header fields.
     """
     code, ext_fields = (header, {}) if isinstance(header, RequestCode) else (header.code, header.ext_fields())
     if extra_fields:

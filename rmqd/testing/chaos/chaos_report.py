@@ -72,8 +72,8 @@ class FailedHistory:
     def _name(self, part: QueueBatch) -> str:
         topic, queue_id = part.queue
         labels = [_label(self.messages[index]) for index in part.messages]
-        told = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
-        return f"{told} ({topic} queue {queue_id})"
+        names = ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+        return f"{names} ({topic} queue {queue_id})"
 
 
 class NotRepeatableError(AssertionError):

@@ -306,8 +306,8 @@ class ChaosTrial:
                     [again, *waiting] if self._bench.options.repeats_in_place else [*([m] for m in again), *waiting]
                 )
         fates = dict.fromkeys(self.fates[index] for index in part.messages)
-        told = ", ".join(fates)
-        return told if not failures else f"{told}, after {len(failures)} failed attempts: {failures[-1]}"
+        outcomes = ", ".join(fates)
+        return outcomes if not failures else f"{outcomes}, after {len(failures)} failed attempts: {failures[-1]}"
 
     async def _attempt(self, messages: list[Message]) -> tuple[CallEnd, dict[int, str]]:
         """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
