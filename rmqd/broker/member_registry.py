@@ -41,11 +41,6 @@ class ConsumerGroupInfo:
         """The client ids of the members, one for each connection, in order of arrival."""
         return [client.client_id for client in self.channels.values()]
 
-    @property
-    def is_broadcasting(self) -> bool:
-        """Whether the group is broadcasting: then members are not notified of each other."""
-        return self.message_model == MessageModel.BROADCASTING
-
     def client(self, client_id: str) -> ClientChannel | None:
         return next((client for client in self.channels.values() if client.client_id == client_id), None)
 
@@ -148,7 +143,7 @@ class ConsumerManager:
         return was_member
 
     def _notify(self, info: ConsumerGroupInfo) -> None:
-        if not info.is_broadcasting:
+        if info.message_model != MessageModel.BROADCASTING:  # its members do not share queues
             self._changed(info.group, info.channels.keys())
 
 

@@ -75,7 +75,6 @@ class Channel(asyncio.Protocol):
 
     def __init__(self, server: RemotingServer) -> None:
         self.address = ""
-        self.local_address = ""
         self.closed = False
         self.last_heard = 0.0  # loop time
         self.half_frame_bytes = 0
@@ -167,8 +166,8 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop when the connection is made."""
         self._transport = cast("asyncio.Transport", transport)
-        self.address = _address(transport.get_extra_info("peername"))
-        self.local_address = _address(transport.get_extra_info("sockname"))
+        name = transport.get_extra_info("peername")
+        self.address = host_port(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else ""
         self.last_heard = asyncio.get_running_loop().time()
         raw = transport.get_extra_info("socket")
         if raw is not None:
@@ -217,10 +216,6 @@ def _response(opaque: int, reply: Reply) -> bytes:
     return encode_command(
         RemotingCommand(reply.code, opaque, RESPONSE_FLAG, fields, reply.body, 0, reply.remark, LANGUAGE, VERSION)
     )
-
-
-def _address(name: object) -> str:
-    return host_port(name[0], name[1]) if isinstance(name, tuple) and len(name) >= 2 else ""
 
 
 class RemotingServer:

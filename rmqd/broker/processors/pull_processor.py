@@ -6,6 +6,7 @@ matters only for a member that moves between a proxy and the broker.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from rmqd.broker.filter.message_filter import MessageFilter, filter_of, is_tag_type, requested_subscription
@@ -51,11 +52,8 @@ class PullMessageProcessor(RequestProcessor):
         """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): answer at once, or when a message arrives."""
         return self._answer(channel, request, first=True)
 
-    def pull_again(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer a held pull. Its commit offset was stored when it arrived."""
-        return self._answer(channel, request, first=False)
-
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
+        """Answer a pull. When it was held, its commit offset was stored at the `first` time."""
         header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag
@@ -71,8 +69,8 @@ class PullMessageProcessor(RequestProcessor):
         if code is ResponseCode.PULL_NOT_FOUND and first and sys_flag & PullSysFlag.SUSPEND:
             settings = broker.settings
             millis = header.suspend_timeout_millis if settings.longPollingEnable else settings.shortPollingTimeMills
-            place = GroupQueue(topic, "", queue_id)
-            broker.held_pulls.keep(HeldRequest(place, group, channel, request, self.pull_again, wanted), millis / 1000)
+            place, again = GroupQueue(topic, "", queue_id), partial(self._answer, first=False)
+            broker.held_pulls.keep(HeldRequest(place, group, channel, request, again, wanted), millis / 1000)
             return None
         if request.is_oneway or channel.closed:
             return None
