@@ -53,7 +53,7 @@ class PullMessageProcessor(RequestProcessor):
         return self._answer(channel, request, first=True)
 
     def _answer(self, channel: Channel, request: RemotingCommand, *, first: bool) -> Answer:
-        """Answer a pull. When it was held, its commit offset was stored at the `first` time."""
+        """Answer a pull. A pull that was held is answered again, and its commit offset is stored already."""
         header = PullMessageRequestHeader.from_ext_fields(request.ext_fields)
         broker = self._broker
         group, topic, queue_id, sys_flag = header.consumer_group, header.topic, header.queue_id, header.sys_flag

@@ -181,7 +181,8 @@ class PendingRequests:
         try:
             for opaque, pending in [(o, p) for o, p in self._pending.items() if p.deadline <= now]:
                 del self._pending[opaque]
-                reason = f"no answer to {_request_name(pending.code)} in {duration(pending.timeout)}"
+                request = f"{RequestCode(pending.code).name} ({pending.code})"
+                reason = f"no answer to {request} in {duration(pending.timeout)}"
                 error = RemotingTimeoutError(self._address, reason)
                 error.on_late = partial(self._call_when_late, opaque)
                 self._fail(pending, error, "timeout")
@@ -234,13 +235,6 @@ class TrafficCounters:
         """Count and log a frame that cannot be decoded."""
         self.corrupt_frames += 1
         log.error("frame.corrupt", address=address, error=str(error))
-
-
-def _request_name(code: int) -> str:
-    try:
-        return f"{RequestCode(code).name} ({code})"
-    except ValueError:
-        return f"request {code}"
 
 
 _Replica = tuple[str, int]  # a broker's name, and its id

@@ -75,13 +75,8 @@ class RequestHeader(Header):
 
 
 def _fields(cls: type[Header]) -> tuple[_Field, ...]:
-    known = _FIELDS.get(cls)
-    if known is None:
-        known = _FIELDS[cls] = _read_fields(cls)
-    return known
-
-
-def _read_fields(cls: type[Header]) -> tuple[_Field, ...]:
+    if (known := _FIELDS.get(cls)) is not None:
+        return known
     cls.complete()
     hints, annotations = get_type_hints(cls), get_type_hints(cls, include_extras=True)
     result = []
@@ -89,4 +84,5 @@ def _read_fields(cls: type[Header]) -> tuple[_Field, ...]:
         kind = next((kind for kind in get_args(hints[field.name]) if kind is not type(None)), hints[field.name])
         wire = wire_name(field.name, annotations[field.name])
         result.append(_Field(field.name, wire, kind, field.default is dataclasses.MISSING))
-    return tuple(result)
+    fields = _FIELDS[cls] = tuple(result)
+    return fields
