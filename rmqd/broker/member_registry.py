@@ -101,10 +101,8 @@ class ConsumerManager:
         self, data: ConsumerData, client: ClientChannel, *, notify: bool = True, without_sub: bool = False
     ) -> None:
         """Handle a member's heartbeat. With `without_sub`, it has no subscriptions, so the known ones stay."""
-        info = self._groups.get(data.group_name)
-        if info is None:
-            info = ConsumerGroupInfo(data.group_name, data.consume_type, data.message_model, data.consume_from_where)
-            self._groups[data.group_name] = info
+        new = ConsumerGroupInfo(data.group_name, data.consume_type, data.message_model, data.consume_from_where)
+        info = self._groups.setdefault(data.group_name, new)
         info.consume_type, info.message_model = data.consume_type, data.message_model
         info.consume_from_where = data.consume_from_where
         changed = info.join(client)

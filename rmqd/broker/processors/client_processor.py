@@ -6,6 +6,7 @@ Java: `ClientManageProcessor`, `ConsumerManageProcessor`, and `AdminBrokerProces
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqd.broker.filter.message_filter import compiled, is_tag_type
@@ -42,7 +43,7 @@ class ClientProcessor(RequestProcessor):
         """HEART_BEAT (34): update members and subscriptions of groups. A group that must not be created is ignored."""
         broker = self._broker
         data = HeartbeatData.from_json(request.body)
-        now = broker.now()
+        make_client = partial(ClientChannel, channel, data.client_id, request.language, request.version, broker.now())
         channel.on_close(self._closed)
         sub_change = False
         for consumer in data.consumer_data_set:
@@ -53,14 +54,12 @@ class ClientProcessor(RequestProcessor):
             self._make_retry_topic(consumer, config.retry_queue_nums)
             broker.consumers.register(
                 consumer,
-                ClientChannel(channel, data.client_id, request.language, request.version, now),
+                make_client(),
                 notify=config.notify_consumer_ids_changed_enable,
                 without_sub=data.without_sub and data.heartbeat_fingerprint != 0,
             )
         for group in data.producer_groups:
-            broker.producers.register(
-                group, ClientChannel(channel, data.client_id, request.language, request.version, now)
-            )
+            broker.producers.register(group, make_client())
         if data.heartbeat_fingerprint == 0:
             sub_change = True  # a heartbeat of the first version always has subscriptions
         return Reply(

@@ -94,7 +94,6 @@ class RouteTable:
         self._order = itertools.count()
         self._learn = Coalesced(self._ask)
         self._sooner = asyncio.Event()
-        self._name_servers_answer = True
         self.problem: str | None = None
         """The reason why routes are out of date while no name server answers."""
         self.version = 0
@@ -315,14 +314,11 @@ class RouteTable:
             watched.due_at = now + min(gap, self._interval)
 
     def _note_answer(self, error: RmqdError | None) -> None:
-        answered = error is None
-        self.problem = None if error is None else str(error)
-        if answered != self._name_servers_answer:
-            self._name_servers_answer = answered
-            if answered:
-                log.info("name_server.reachable")
-            elif error is not None and not error.is_reported:
-                log.warning("name_server.unreachable", reason=str(error), routes_kept=len(self._routes.by_topic))
+        was_reachable, self.problem = self.problem is None, None if error is None else str(error)
+        if error is None and not was_reachable:
+            log.info("name_server.reachable")
+        elif error is not None and was_reachable and not error.is_reported:
+            log.warning("name_server.unreachable", reason=str(error), routes_kept=len(self._routes.by_topic))
 
     def _is_gone(self, learned: _Learned) -> bool:
         if not isinstance(learned.error, TopicNotExistError) or learned.topic not in self._routes.by_topic:
