@@ -93,7 +93,7 @@ def as_object(value: object, what: str) -> dict[Any, Any]:
 def as_key(key: object, what: str) -> dict[str, Any]:
     """Return the object that serves as a map key, even if it was written as a JSON string."""
     if isinstance(key, loose_json.ObjectKey):
-        return key.as_dict()
+        return dict(key)
     if isinstance(key, str):
         return as_object(loose_json.loads(key), what)
     raise _wrong(what, "an object as key", key)

@@ -42,9 +42,6 @@ class ObjectKey(tuple[tuple[str, Any], ...]):
             raise ProtocolError("an object that is a map key must not hold objects or lists") from error
         return key
 
-    def as_dict(self) -> dict[str, Any]:
-        return dict(self)
-
 
 def loads(data: bytes | str) -> Any:
     """Parse a body. Object keys become ObjectKey, bare keys int, bool or None. The last of two equal keys wins.
@@ -236,7 +233,7 @@ def _write(value: object, parts: list[str], bare_keys: bool) -> None:
             if number:
                 parts.append(",")
             if isinstance(key, ObjectKey):
-                parts.append(dumps(key.as_dict(), bare_keys=bare_keys).decode())
+                parts.append(dumps(dict(key), bare_keys=bare_keys).decode())
             else:
                 parts.append(json.dumps(key if isinstance(key, str) or bare_keys else json.dumps(key)))
             parts.append(":")

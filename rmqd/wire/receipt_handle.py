@@ -75,18 +75,7 @@ class PopHandle(NamedTuple):
 
     def __str__(self) -> str:
         """Return the handle as brokers write it."""
-        return " ".join(
-            (
-                str(self.start_offset),
-                str(self.pop_time),
-                str(self.invisible_time),
-                str(self.revive_queue_id),
-                str(int(self.retry)),
-                self.broker_name,
-                str(self.queue_id),
-                str(self.queue_offset),
-            )
-        )
+        return " ".join(map(str, self))
 
     @property
     def is_orderly(self) -> bool:
