@@ -106,11 +106,7 @@ class Producer:
         return replace(await self._try(sending, selector, timeout_seconds), msg_id=msg_id)
 
     async def send_batch(
-        self,
-        messages: Sequence[OutgoingMessage],
-        *,
-        selector: MessageQueueSelector | None = None,
-        timeout_seconds: float = SEND_TIMEOUT_SECONDS,
+        self, messages: Sequence[OutgoingMessage], *, selector: MessageQueueSelector | None = None
     ) -> SendResult:
         """Store messages of one topic in one queue, in order, with one request. The attempts are as for `send`.
 
@@ -125,7 +121,7 @@ class Producer:
         ]
         batch, properties = OutgoingMessage(messages[0].topic, encode_batch(members)), format_properties({WAIT: "true"})
         sending = _Sending(batch, INNER_PRODUCER_GROUP, properties, is_batch=True)
-        return await self._try(sending, selector, timeout_seconds)
+        return await self._try(sending, selector, SEND_TIMEOUT_SECONDS)
 
     def _unique_key(self, message: OutgoingMessage) -> str:
         return message.properties.get(UNIQ_KEY) or self._unique_keys.next(self._clock.wall())
