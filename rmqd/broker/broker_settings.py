@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, NamedTuple, Self
 
 from rmqd.errors import RmqdError
@@ -51,7 +51,8 @@ class _Settings:
 
     def as_properties(self) -> dict[str, str]:
         """Return every setting as text, as in the responses to GET_BROKER_CONFIG and GET_NAMESRV_CONFIG."""
-        return {field.name: _written(getattr(self, field.name)) for field in fields(self)}
+        values = asdict(self).items()
+        return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values}
 
     def _kinds(self) -> dict[str, type]:
         return {field.name: type(getattr(self, field.name)) for field in fields(self)}
@@ -117,10 +118,6 @@ def _parsed(name: str, text: str, kind: type) -> object:
         except ValueError:
             pass
     raise UnknownSettingError(f"{name}={text!r}: expected {'true or false' if kind is bool else 'an integer'}")
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _LONG: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)

@@ -188,16 +188,14 @@ class ConnectionPool:
         is_successor = self._successors.get(address) is connection
         if is_successor:
             del self._successors[address]
-        if self._closed:
-            connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
-            return
-        if is_current and not connection.was_answered and not connection.was_closed_here:
+        is_used = (is_current or is_successor) and not self._closed
+        if is_used and is_current and not connection.was_answered and not connection.was_closed_here:
             task = asyncio.create_task(self._explain(connection), name=f"why was {address} closed")
             self._explaining[address] = task
             task.add_done_callback(lambda _: self._explaining.pop(address, None))
         else:
             connection.pending.fail(lambda: RemotingClosedError(address, connection.close_reason))
-        if is_current or is_successor:  # not if the connection was replaced, or its address is no longer used
+        if is_used:  # not if the connection was replaced, or its address is no longer used
             self._judge(connection, is_successor=is_successor)
             for callback in self.lost:
                 callback(address, connection.close_reason)
