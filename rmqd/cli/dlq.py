@@ -133,10 +133,10 @@ def show(
     async def ask(brokers: broker_queries.Brokers) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
         name = target.wrapped(group)
         marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
-        newest, errors = await dead_letter_listing.newest_dlq_messages(brokers, name, marks, choice, most)
-        if newest.has_more:
+        newest, errors = await dead_letter_listing.newest_dlq_messages(brokers, name, marks, choice, most + 1)
+        if len(newest) > most:
             say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
-        return [_shown(letter) for letter in newest.letters], errors
+        return [_shown(letter) for letter in newest[-most:]], errors
 
     cluster.show(target, ask, partial(say_table, _LETTERS), lambda letters: [one.document() for one in letters])
 
@@ -237,10 +237,10 @@ def replay(
         client: instance.ClientInstance,
     ) -> tuple[dead_letter_replay.DeadLetterPlan, list[group_reader.MemberReport], dict[str, RmqdError]]:
         brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
-        who, unasked = await dead_letter_replay.receiving_members(brokers, selection.name)
-        return plan, who, {**errors, **unasked}
+        members, unasked = await dead_letter_replay.receiving_members(brokers, selection.name)
+        return plan, members, {**errors, **unasked}
 
-    plan, who, unasked = target.ask(make)
+    plan, members, unasked = target.ask(make)
     if not plan.chosen and not selection.marks.windows:
         none_chosen = f"the options select none of the {count(plan.left, 'dead letter')} left"
         line = none_chosen if plan.left else f"{group} has no dead letters left"
@@ -248,9 +248,10 @@ def replay(
         end_for_errors(unasked, [target.options.namespace])
         return
     planned = target.shown(_replayed(group, plan, dead_letter_replay.ReplayOutcome(untried=plan.chosen), plan.left))
-    lines = target.shown(_replay_lines(selection, plan, who, rate))
+    orderly = any(one.orderly for one in members)
+    lines = target.shown(_replay_lines(selection, plan, len(members), rate, orderly=orderly))
     confirmation.ask(lines, as_json=cluster.as_json, document=planned)
-    outcome = _replay(selection, plan, who, rate)
+    outcome = _replay(selection, plan, rate, orderly=orderly)
     left = max(0, plan.left - outcome.sent - outcome.found)
     cluster.say(target.shown(_replayed(group, plan, outcome, left)), _outcome_lines(outcome, left))
     more = [f"rmqd: {count(outcome.untried, 'message')} {was(outcome.untried)} not tried"] if outcome.untried else []
@@ -262,18 +263,18 @@ def replay(
 
 
 def _replay(
-    selection: _Selection, plan: dead_letter_replay.DeadLetterPlan, who: list[group_reader.MemberReport], rate: float
+    selection: _Selection, plan: dead_letter_replay.DeadLetterPlan, rate: float, *, orderly: bool
 ) -> dead_letter_replay.ReplayOutcome:
     progress = CommandProgress(plan.chosen, "replayed")
 
     async def run(client: instance.ClientInstance) -> dead_letter_replay.ReplayOutcome:
         one = dead_letter_replay.Replay(
-            await broker_queries.Brokers.look_up(client),
+            client,
             selection.name,
             selection.marks,
             selection.choice,
             per_second=rate,
-            orderly=any(one.orderly for one in who),
+            orderly=orderly,
             on_progress=progress.report,
         )
         with progress:
@@ -286,15 +287,15 @@ def _replay(
 
 
 def _replay_lines(
-    selection: _Selection, plan: dead_letter_replay.DeadLetterPlan, who: list[group_reader.MemberReport], rate: float
+    selection: _Selection, plan: dead_letter_replay.DeadLetterPlan, members: int, rate: float, *, orderly: bool
 ) -> list[str]:
     lines = selection.lines(plan)
-    if any(one.orderly for one in who):
+    if orderly:
         way = "by send-back, because members consume in order: reconsume times continue, one more for each message"
     else:
         way = "as new messages with reconsume times from 0"
     lines.append(f"to {retry_topic(selection.name)}, which only this group reads, {way}")
-    lines.append(f"{count(len(who), 'member')} to handle them" if who else "no members now: they wait for one")
+    lines.append(f"{count(members, 'member')} to handle them" if members else "no members now: they wait for one")
     if rate:
         lines.append(f"at most {rate:g} per second")
     lines += [f"{number} cannot be replayed: {why}" for why, number in plan.refused.items()]

@@ -11,8 +11,7 @@ from typing import Any, Final, Literal
 
 from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_LITE_TOPIC, RMQD_REASON, kept_properties
 from rmqd.errors import InUseError, RmqdError
-from rmqd.runtime import files as process_lock
-from rmqd.runtime.files import make_folder, replace_file, sync_folder
+from rmqd.runtime.files import lock_file, make_folder, replace_file, sync_folder
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.properties import DELAY, ORIGIN_MESSAGE_ID, RETRY_TOPIC, UNIQ_KEY
@@ -240,7 +239,7 @@ class DlqMarks:
         folder = self.path.parent
         try:
             make_folder(folder)
-            process_lock.lock_file(folder / LOCK_NAME)
+            lock_file(folder / LOCK_NAME)
         except InUseError as error:  # the error advises another state_dir, which would send dead letters twice
             raise RmqdError(
                 f"another replay or purge of this group is running (process {error.owner or '?'}); wait until it ends"

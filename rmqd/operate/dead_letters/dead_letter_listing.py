@@ -139,14 +139,6 @@ async def _is_the_same(
 
 
 @dataclass(frozen=True, slots=True)
-class NewestDlqMessages:
-    """The newest dead letters, in the order of their storage. `has_more` means that older letters match too."""
-
-    letters: list[DlqMessage]
-    has_more: bool
-
-
-@dataclass(frozen=True, slots=True)
 class DeadLetters:
     """The counts of a group's dead letters at the brokers, and when the last one was stored (Unix ms).
 
@@ -181,8 +173,9 @@ async def list_dead_letters(
 
 async def newest_dlq_messages(
     brokers: Brokers, group: str, marks: DlqMarks | None, choice: DeadLetterFilter, most: int
-) -> tuple[NewestDlqMessages, dict[str, RmqdError]]:
-    """Return the newest letters that are left and chosen, and the errors of failed queries.
+) -> tuple[list[DlqMessage], dict[str, RmqdError]]:
+    """Return the newest letters that are left and chosen, in the order of their storage, and the errors of failed
+    queries.
 
     Without `marks`, settled letters are included.
     Raises RmqdError if no responding broker has dead letters of the group.
@@ -190,10 +183,7 @@ async def newest_dlq_messages(
     queues, errors = await dlq_queues(brokers, group, marks)
     if not queues and not errors:
         raise RmqdError(f"{group} has no dead letters; run `rmqd dlq list` to see the groups that have some")
-    one_more = most + 1
-    read = await asyncio.gather(
-        *(_newest(brokers, queue, choice, one_more) for queue in queues), return_exceptions=True
-    )
+    read = await asyncio.gather(*(_newest(brokers, queue, choice, most) for queue in queues), return_exceptions=True)
     found: list[DlqMessage] = []
     for queue, answer in zip(queues, read, strict=True):
         if isinstance(answer, RmqdError):
@@ -203,7 +193,7 @@ async def newest_dlq_messages(
         else:
             found += answer
     found.sort(key=lambda one: one.message.store_timestamp)
-    return NewestDlqMessages(found[-most:], len(found) > most), errors
+    return found[-most:], errors
 
 
 async def _newest(brokers: Brokers, queue: DlqQueue, choice: DeadLetterFilter, most: int) -> list[DlqMessage]:

@@ -35,6 +35,7 @@ from typing import Final
 
 from rmqd.client.brokers import Brokers
 from rmqd.client.group_reader import GroupReader, MemberReport
+from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.flow_control import RateLimit
 from rmqd.errors import InvalidMessageError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.operate.dead_letters.dead_letter import DeadLetterFilter, DlqMarks, DlqMessage, Place, ReplayWindow, Way
@@ -147,7 +148,7 @@ class Replay:
 
     def __init__(
         self,
-        brokers: Brokers,
+        client: ClientInstance,
         group: str,
         marks: DlqMarks,
         choice: DeadLetterFilter,
@@ -157,13 +158,12 @@ class Replay:
         on_progress: OnProgress,
     ) -> None:
         self.outcome = ReplayOutcome()
-        self._brokers = brokers
-        self._client = brokers.client
+        self._client = client
         self._group = group
         self._marks = marks
         self._choice = choice
         self._first_way: Way = "send_back" if orderly else "retry_topic"
-        self._rate = RateLimit(per_second, self._client.clock)
+        self._rate = RateLimit(per_second, client.clock)
         self._on_progress = on_progress
         self._queues: dict[Place, DlqQueue] = {}
         self._known: dict[str, set[str]] = {}  # broker name -> ids in its retry topic before this run

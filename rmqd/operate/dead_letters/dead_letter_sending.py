@@ -14,7 +14,7 @@ A copy is sent to the group's retry topic, which no other group reads. There are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from rmqd.client.api.admin_requests import topic_stats
@@ -69,7 +69,7 @@ async def keep_position(client: ClientInstance, queue: DlqQueue) -> None:
 _SHORTEST_DELAY: Final = 1
 _SCHEDULE_QUEUE: Final = _SHORTEST_DELAY - 1
 
-TopicOffsets = dict[str, dict[int, int]]
+TopicOffsets = Mapping[str, Mapping[int, int]]
 """Offsets by topic and queue."""
 
 
@@ -151,27 +151,29 @@ class CopySender:
         The broker dead-lettered a bounced copy at once. Bounced copies are keyed by their letters' offsets.
         Raises RmqdError.
         """
-        starts = {topic: dict(ends) for topic, ends in window.ends.items()}
         offsets = {key: offset for offset, key in window.keys.items()}
-        ids = await self.replay_ids_since(starts)
+        ids = await self.replay_ids_since(window.ends)
         bounced: dict[int, DlqMessage] = {}
-        async for copy in self._stored_since(starts, dlq_topic(self._group)):
+        async for copy in self._stored_since(window.ends, dlq_topic(self._group)):
             letter = DlqMessage(copy, self._group)
             if letter.is_copy_of_replay and (offset := offsets.get(copy.stored_properties[RMQD_REPLAY_ID])) is not None:
                 bounced[offset] = letter
         return {offset for key, offset in offsets.items() if key in ids}, bounced
 
     async def sent_back(self, window: ReplayWindow) -> set[int]:
-        """For a window of send-backs, return the dead letters with copies by the broker. Raises RmqdError."""
-        starts = {topic: dict(ends) for topic, ends in window.ends.items()}
-        copies = Counter(
-            [
-                sent_back_key(copy)
-                async for copy in self._stored_since(starts, SCHEDULE_TOPIC)
-                if copy.stored_properties.get(REAL_TOPIC) == retry_topic(self._group)
-            ]
-        )
-        return _matched(window, copies)
+        """For a window of send-backs, return the dead letters with copies by the broker. Raises RmqdError.
+
+        Two letters of one message have the same key, and need two copies.
+        """
+        copies: Counter[str] = Counter()
+        async for copy in self._stored_since(window.ends, SCHEDULE_TOPIC):
+            copies[sent_back_key(copy)] += copy.stored_properties.get(REAL_TOPIC) == retry_topic(self._group)
+        found = set()
+        for offset, key in sorted(window.keys.items()):
+            if copies[key]:
+                copies[key] -= 1
+                found.add(offset)
+        return found
 
     async def _ends_of(self, topic: str) -> dict[int, int]:
         if topic == SCHEDULE_TOPIC:  # each queue of this topic has its own delay
@@ -197,13 +199,3 @@ class CopySender:
 
     def _queue(self, topic: str, queue_id: int) -> MessageQueue:
         return MessageQueue(topic, self._broker_name, queue_id)
-
-
-def _matched(window: ReplayWindow, copies: Counter[str]) -> set[int]:
-    """Match each dead letter with a copy. Two letters of one message have the same key, and need two copies."""
-    found = set()
-    for offset, key in sorted(window.keys.items()):
-        if copies[key]:
-            copies[key] -= 1
-            found.add(offset)
-    return found
