@@ -20,7 +20,6 @@ from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import PullConsumerError, RmqdError, SettingError
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.operate.pull_mode.pull_failures import ended, raise_end, raise_failure
 from rmqd.operate.pull_mode.pull_settings import Expression, Settings, as_iterable, check
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.wire.message_queue import MessageQueue
@@ -66,7 +65,7 @@ class PullConsumer:
         self._is_closed = True
         if self._client is not None:
             self._client.stop()
-            await ended(self._tasks)
+            await _ended(self._tasks)
 
     async def close(self) -> None:
         """Commit the returned messages if `auto_commit` is on, and leave the group. Do not use the consumer again."""
@@ -134,7 +133,7 @@ class PullConsumer:
         while not (messages := polls.take(max_messages)):
             left = end - clock.monotonic()
             if not await polls.wait_for_messages(min(left, POLL_SECONDS)):
-                raise_failure(self._current()[0], self._tasks, self._settings)
+                self._settings.raise_failure(self._current()[0], self._tasks)
                 if left <= 0:
                     break
         return messages
@@ -145,7 +144,7 @@ class PullConsumer:
         Returns once the brokers have stored the offsets. An offset may be lower than the stored one. Raises RmqdError.
         """
         self._current()
-        raise_end(self._tasks, self._settings)
+        self._settings.raise_end(self._tasks)
         check(offsets, Mapping | None, "{queue: offset}, or nothing")
         committed = {self._assigned(queue, is_kept=False): offset for queue, offset in (offsets or {}).items()}
         for queue, offset in (offsets or {}).items():
@@ -229,7 +228,7 @@ class PullConsumer:
             self._client = ClientInstance(self._settings.client)
             self._tasks = [asyncio.create_task(self._client.run(), name="client")]
         if self._tasks[0].done():
-            raise_end(self._tasks, self._settings)
+            self._settings.raise_end(self._tasks)
         return self._client
 
     def _raise_closed(self) -> None:
@@ -281,7 +280,7 @@ class PullConsumer:
             queues = (one for queue, one in consumer.assigned.items() if not is_retry_topic(queue.topic))
             if consumer.snapshot().ready and all(one.loop is not None for one in queues):
                 return
-            raise_failure(self._current()[0], self._tasks, self._settings)
+            self._settings.raise_failure(self._current()[0], self._tasks)
             await client.clock.sleep(0.01)
 
     async def _stop(self, *, is_done: bool) -> None:
@@ -294,7 +293,7 @@ class PullConsumer:
             _cache_of(one).release()
         self._consumer.stop(shutdown_timeout_seconds=0.0)
         running = self._tasks[-1]
-        await ended([running])  # if this wait is cancelled, the next call waits again
+        await _ended([running])  # if this wait is cancelled, the next call waits again
         self._tasks.remove(running)
         self._settings.release()  # after the last commit
         self._consumer, self._subscriptions, self._assigned_queues = None, {}, {}
@@ -391,3 +390,9 @@ def _cache_of(assigned: AssignedQueue) -> PolledQueue:
     (cache,) = assigned.process_queues
     assert isinstance(cache, PolledQueue)
     return cache
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for the end of tasks. Tasks of an earlier event loop have ended with it, and cannot be awaited."""
+    if running := [task for task in tasks if not task.done()]:
+        await asyncio.wait(running)

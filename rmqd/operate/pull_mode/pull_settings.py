@@ -1,4 +1,4 @@
-"""The keywords of a pull consumer, checked by the models and the rules of the configuration."""
+"""The keywords of a pull consumer, checked by the models and the rules of the configuration; and its failures."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ from rmqd.config.reading.yaml_tree import YamlMapping, tree_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import explain_failure
 from rmqd.consumer.health.group_problems import missing_problem
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import (
     BrokerAwayError,
     ConfigError,
     NameServerError,
     PullConsumerError,
     RemotingError,
+    RmqdError,
     RouteNotFoundError,
     SettingError,
 )
 from rmqd.errors.broker_errors import BrokerError
+from rmqd.handler_api.batch import leaves_of
 from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.bodies.heartbeat_data import filter_mistake
-from rmqd.wire.topics import without_namespace
+from rmqd.wire.topics import is_retry_topic, without_namespace
 
 STATE_DIR: Final = "~/.rmqd"  # a program runs as its user, who may not write to the daemon's folder
 _PLACE: Final = "PullConsumer"
+# failures that only an operator can end
+_LASTING: Final = frozenset(("topic_missing", "no_permission", "consumption_disabled", "group_unknown"))
 _ROOT_KEYS: Final = ("nameserver", "nameserver_url", "state_dir")
 _GROUP_KEYS: Final = ("consume_from_where", "consume_timestamp", "message_model", "pull_batch_size")
 KEYWORDS: Final = ("auto_commit", *_GROUP_KEYS, *_ROOT_KEYS, *keys_of(ClientConfig))
@@ -124,6 +130,32 @@ class Settings:
                 step = missing_problem(topic).next
             error.args = (self.plain(f"{error}; {step}"),)
             raise
+
+    def raise_failure(self, consumer: PushConsumer, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Raise the failure, if any, that withholds messages until an operator acts."""
+        self.raise_end(tasks)
+        context, problems = consumer.context, [*consumer.context.problems]
+        for queue, one in consumer.assigned.items():
+            if isinstance(one, AssignedQueue) and one.loop is not None and one.loop.stuck is not None:
+                raise PullConsumerError(self.plain(f"{one.loop.stuck.evidence}; {one.loop.stuck.next}"))
+            if (failure := one.failure) is not None and not is_retry_topic(queue.topic):
+                problems.append(explain_failure(failure, self.group, queue.without(self.client.namespace).topic))
+        for problem in problems:
+            if problem.cause in _LASTING:
+                raise PullConsumerError(self.plain(f"{problem.evidence}; {problem.next}"))
+        names = context.options.group, *context.options.subscriptions
+        if (refusal := context.client.remoting.security.refusals.about(names)) is not None:
+            raise PullConsumerError(self.plain(refusal))
+
+    def raise_end(self, tasks: Iterable[asyncio.Task[None]]) -> None:
+        """Raise the error that ended a task; PullConsumerError if it ended without an error, or with its event loop."""
+        for task in tasks:
+            if task.done():
+                raised = None if task.cancelled() else task.exception()
+                error = None if raised is None else leaves_of(raised)[0]
+                if isinstance(error, RmqdError):
+                    error.args = self.plain(error.args)
+                raise error or PullConsumerError("the consumer has ended; create another consumer")
 
     def _config(self, subscriptions: Mapping[str, Expression]) -> RootConfig:
         groups = {self.group: {**self._section, "subscriptions": _literal(subscriptions)}}
