@@ -20,6 +20,7 @@ from rmqd.wire.topics import without_namespace
 
 with lazily():
     from rmqd.client import instance
+    from rmqd.operate.queries import group_queries
     from rmqd.operate.replay import replay_plan, replay_run
     from rmqd.plugins import handler_catalogue
     from rmqd.runtime import event_loop
@@ -69,20 +70,20 @@ def replay(
     ours = ConfigGroup.find(cluster, group)
     if ours.options.is_lite:
         raise typer.BadParameter(f"{group} reads lite topics; expected a group of other topics", param_hint="GROUP")
-    identity = ours.ask(lambda client: _identity(client, ours, to_write=not confirmation.dry_run))
-    folder = replay_plan.ReplayFolder(cluster.target(group).state_dir, ours.name, identity)
+    identity = ours.target.ask(lambda client: _identity(client, ours, to_write=not confirmation.dry_run))
+    folder = replay_plan.ReplayFolder(ours.target.state_dir, ours.name, identity)
     plan, is_new = _plan(ours, folder, since, until, abandon=abandon, force=force)
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
         confirmation.ask([f"{shown.shadow} will be removed from the brokers"], as_json=cluster.as_json)
-        ours.ask(lambda client: replay_run.refuse_second_run(client, plan))
+        ours.target.ask(lambda client: replay_run.refuse_second_run(client, plan))
         raise typer.Exit(_end(ours, folder, plan))
-    passed = 0 if is_new else ours.ask(lambda client: replay_run.count_handled(client, plan))
+    passed = 0 if is_new else ours.target.ask(lambda client: replay_run.count_handled(client, plan))
     if cluster.as_json and confirmation.dry_run:
         say_json(_document(shown, passed))
         raise typer.Exit
     confirmation.ask(_plan_lines(shown, folder, passed, rate, retries), as_json=cluster.as_json)
-    ours.ask(lambda client: _begin(client, plan, folder))
+    ours.target.ask(lambda client: _begin(client, plan, folder))
     progress, stopped = _run(ours, plan, folder.failures(plan), rate, retries)
     code = _end(ours, folder, plan) if progress.is_done else stopped
     _report(shown, progress, folder.failures(plan), as_json=cluster.as_json)
@@ -117,7 +118,7 @@ def _plan(
     if to_ms <= from_ms:
         raise typer.BadParameter("is not after --from", param_hint="--to")
     times = since, until, from_ms, to_ms
-    return ours.ask(lambda client: _new_plan(client, ours, times, folder.identity)), True
+    return ours.target.ask(lambda client: _new_plan(client, ours, times, folder.identity)), True
 
 
 async def _identity(client: instance.ClientInstance, ours: ConfigGroup, *, to_write: bool) -> message_queue.Identity:
@@ -154,7 +155,7 @@ def _run(
     signals: list[int] = []
 
     async def run() -> replay_run.ReplayProgress:
-        client = instance.ClientInstance(ours.connection)
+        client = instance.ClientInstance(ours.target.options)
         handler = handler_catalogue.load_handler(ours.name, ours.settings)
         one = replay_run.ReplayRun(plan, ours.options, handler, client, failures, rate=rate, retries=retries)
 
@@ -189,7 +190,8 @@ class _ProgressPrinter:
 
 def _end(ours: ConfigGroup, folder: replay_plan.ReplayFolder, plan: replay_plan.ReplayPlan) -> int:
     """Remove the shadow group and the plan. Ends the command if parts of the group remain."""
-    end_for_errors(ours.ask(lambda client: replay_run.remove_shadow_group(client, plan)), [ours.options.namespace])
+    left = ours.target.ask_brokers(lambda brokers: group_queries.remove_group(brokers, plan.shadow))
+    end_for_errors(left, [ours.options.namespace])
     folder.end()
     return ExitCode.OK
 

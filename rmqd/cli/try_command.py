@@ -33,11 +33,11 @@ _NOTHING = "nothing was committed, sent back or dead-lettered"
 class TrialReporter:
     """Prints a line for each message when its batch is finished: a table, or one JSON document per line.
 
-    `lie_in` is the topic that stores the messages, if that differs from their original topic.
+    `stored_topic` is the topic that stores the messages, if it is not their original topic.
     """
 
     as_json: bool
-    lie_in: str = ""
+    stored_topic: str = ""
     failures: int = 0
     """The number of failed calls and corrupt messages."""
     _batches: int = 0
@@ -48,7 +48,7 @@ class TrialReporter:
         self.failures += report.result.is_failure
         for message, verdict in zip(report.messages, report.result.verdicts, strict=True):
             self._outcomes[verdict.outcome] += 1
-            result = document(message, verdict, report, self.lie_in) | {"batch": self._batches}
+            result = document(message, verdict, report, self.stored_topic) | {"batch": self._batches}
             self._say(result, _decided(verdict, report.result), duration(report.result.seconds))
         if not self.as_json:
             say(f"    {line}" for line in _why(report))
@@ -57,7 +57,7 @@ class TrialReporter:
         """Print a corrupt message, which the handler does not get."""
         self.failures += 1
         self._outcomes["corrupt"] += 1
-        result = _place(corrupt.message, self.lie_in) | {"outcome": "corrupt", "error": corrupt.reason}
+        result = _place(corrupt.message, self.stored_topic) | {"outcome": "corrupt", "error": corrupt.reason}
         self._say(result, f"corrupt: {corrupt.reason}", "-")
 
     def end(self, at_end: str | None, *, is_cut: bool = False) -> None:
@@ -77,10 +77,10 @@ class TrialReporter:
 
 
 def document(
-    message: Message, verdict: trials.TrialDecision, report: trials.BatchReport, lie_in: str
+    message: Message, verdict: trials.TrialDecision, report: trials.BatchReport, stored_topic: str
 ) -> dict[str, Any]:
     result = report.result
-    return _place(message, lie_in) | {
+    return _place(message, stored_topic) | {
         "outcome": verdict.outcome,
         "delay_level": verdict.delay_level,
         "rest_seconds": verdict.rest_seconds,
@@ -93,16 +93,16 @@ def document(
     }
 
 
-def say_finding(finding: trials.BisectResult, name: str, lie_in: str, *, as_json: bool) -> None:
-    """Print the result of a bisection, and the next steps. `lie_in` as in `TrialReporter`."""
-    lines, following = [*_found(finding, lie_in)], [*_next(finding, name, lie_in)]
+def say_finding(finding: trials.BisectResult, name: str, stored_topic: str, *, as_json: bool) -> None:
+    """Print the result of a bisection, and the next steps. `stored_topic` as in `TrialReporter`."""
+    lines, following = [*_found(finding, stored_topic)], [*_next(finding, name, stored_topic)]
     if as_json:
-        say_json(_finding_document(finding, name, lie_in) | {"answer_text": " ".join(lines), "next": following})
+        say_json(_finding_document(finding, name, stored_topic) | {"answer_text": " ".join(lines), "next": following})
     else:
         say([*lines, *(f"  {line}" for line in following)])
 
 
-def _finding_document(finding: trials.BisectResult, name: str, lie_in: str) -> dict[str, Any]:
+def _finding_document(finding: trials.BisectResult, name: str, stored_topic: str) -> dict[str, Any]:
     report, message = finding.report, finding.message
     verdicts = {} if report is None else dict(zip(map(id, report.messages), report.result.verdicts, strict=True))
     return {
@@ -113,15 +113,15 @@ def _finding_document(finding: trials.BisectResult, name: str, lie_in: str) -> d
         "messages": finding.messages,
         "message": None
         if message is None or report is None
-        else document(message, verdicts[id(message)], report, lie_in),
-        "together": [_place(one, lie_in) for one in finding.together],
+        else document(message, verdicts[id(message)], report, stored_topic),
+        "together": [_place(one, stored_topic) for one in finding.together],
         "others_fail": finding.others_fail,
         "error": None if report is None else report.result.error,
         "place": None if report is None else report.result.place,
     }
 
 
-def _found(finding: trials.BisectResult, lie_in: str) -> list[str]:
+def _found(finding: trials.BisectResult, stored_topic: str) -> list[str]:
     runs = count(finding.runs, "run")
     if finding.answer == "nothing_fails":
         return [f"nothing fails: the handler got {count(finding.messages, 'message')} and raised nothing ({runs})"]
@@ -130,7 +130,7 @@ def _found(finding: trials.BisectResult, lie_in: str) -> list[str]:
     why = _why(report)
     if finding.message is not None:
         alone = f"found in {runs}: handled alone, this message fails"
-        lines = [alone, _line_of_place(finding.message, lie_in), *why]
+        lines = [alone, _line_of_place(finding.message, stored_topic), *why]
         if finding.others_fail:
             lines.append("the others fail without it as well: there is at least one more")
         elif finding.others_fail is False:
@@ -141,8 +141,8 @@ def _found(finding: trials.BisectResult, lie_in: str) -> list[str]:
     first, last = together[0], together[-1]
     lines = [f"no single message: {len(together)} fail together, but not the ones tried alone ({runs})", *why]
     lines += [
-        f"the first of them: {_line_of_place(first, lie_in)}",
-        f"the last of them: {_line_of_place(last, lie_in)}",
+        f"the first of them: {_line_of_place(first, stored_topic)}",
+        f"the last of them: {_line_of_place(last, stored_topic)}",
     ]
     return [*lines, *_raised(finding)]
 
@@ -153,11 +153,11 @@ def _raised(finding: trials.BisectResult) -> list[str]:
     return [f"also, {count(finding.raised, 'call')} raised an exception in the first run: `rmqd try` shows which"]
 
 
-def _next(finding: trials.BisectResult, name: str, lie_in: str) -> list[str]:
+def _next(finding: trials.BisectResult, name: str, stored_topic: str) -> list[str]:
     if finding.message is None or finding.report is None:
         return []
     message, msg_id = finding.message, finding.message.msg_id
-    again = f"rmqd try {name} --dead-letters" if lie_in else f"rmqd try {name}"
+    again = f"rmqd try {name} --dead-letters" if stored_topic else f"rmqd try {name}"
     lines = [f"rmqd message get {msg_id}", f"{again} --id {msg_id}"]
     if finding.others_fail is not False:
         lines.append(f"{again} --bisect --without {msg_id}")
@@ -194,11 +194,11 @@ def _why(report: trials.BatchReport) -> list[str]:
     return [result.error + (f", at {result.place}" if result.place else "")]
 
 
-def _place(message: Message, lie_in: str) -> dict[str, Any]:
+def _place(message: Message, stored_topic: str) -> dict[str, Any]:
     return {
         "msg_id": message.msg_id,
         "topic": message.topic,
-        "stored_in": lie_in or message.message_queue.topic,  # not the handler's topic for a retry or dead letter
+        "stored_in": stored_topic or message.message_queue.topic,  # not the handler's topic for a retry or dead letter
         "broker": message.broker_name,
         "queue": message.queue_id,
         "offset": message.queue_offset,
@@ -207,10 +207,10 @@ def _place(message: Message, lie_in: str) -> dict[str, Any]:
     }
 
 
-def _line_of_place(message: Message, lie_in: str) -> str:
+def _line_of_place(message: Message, stored_topic: str) -> str:
     keys = f", keys {message.keys}" if message.keys else ""
     place = "{msg_id}, {stored_in}, {broker}, queue {queue}, offset {offset}"
-    return place.format(**_place(message, lie_in)) + keys
+    return place.format(**_place(message, stored_topic)) + keys
 
 
 MAX_RUNS = 16
@@ -265,7 +265,7 @@ def try_group(
         _topics(ours, topics), dead_letters, frozenset(without or ()), most,
     )  # fmt: skip
     longest = ours.options.consume_timeout_seconds if timeout is None else _timeout_seconds(timeout)
-    chosen = ours.ask(lambda client: trial_selection.choose(client, ours.options, selection))
+    chosen = ours.target.ask(lambda client: trial_selection.choose(client, ours.options, selection))
     say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
     if chosen.is_cut:
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)
@@ -274,11 +274,9 @@ def try_group(
             "; name a message that waits for its next attempt by --id (`rmqd diagnose` and handler.failed have its id)"
         )
         fail(ExitCode.FAILURE, f"rmqd: {group} has no such messages{hint if selection.waiting else ''}")
-    lie_in = dlq_topic(ours.name) if chosen.are_dead_letters else ""
+    reporter = TrialReporter(cluster.as_json, dlq_topic(ours.name) if chosen.are_dead_letters else "")
     trial = trials.HandlerTrial(ours.config, longest)
-    if bisect:
-        raise typer.Exit(_bisect(ours, chosen, trial, lie_in, as_json=cluster.as_json))
-    raise typer.Exit(_try(ours, chosen, trial, TrialReporter(cluster.as_json, lie_in)))
+    raise typer.Exit((_bisect if bisect else _try)(ours, chosen, trial, reporter))
 
 
 def _try(
@@ -304,7 +302,7 @@ def _try(
 
 
 def _bisect(
-    ours: ConfigGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, lie_in: str, *, as_json: bool
+    ours: ConfigGroup, chosen: trial_selection.ChosenMessages, trial: trials.HandlerTrial, reporter: TrialReporter
 ) -> int:
     import asyncio
 
@@ -316,7 +314,7 @@ def _bisect(
         finding = asyncio.run(search.find(chosen.messages))
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
-    say_finding(finding, ours.name, lie_in, as_json=as_json)
+    say_finding(finding, ours.name, reporter.stored_topic, as_json=reporter.as_json)
     return ExitCode.OK if finding.answer in ("found", "nothing_fails") else ExitCode.FAILURE
 
 

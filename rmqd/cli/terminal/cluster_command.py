@@ -245,7 +245,7 @@ class ConfigGroup:
     """The configuration with only this group and its cluster."""
     settings: group_model.GroupConfig
     options: consumer_options.ConsumerOptions
-    connection: client_options.ClientOptions
+    target: ClusterTarget
 
     @classmethod
     def find(cls, cluster: ClusterOptions, name: str, *, canary: bool = False) -> ConfigGroup:
@@ -266,11 +266,7 @@ class ConfigGroup:
             settings = settings.promoted
             config = config.model_copy(update={"groups": {**config.groups, name: settings}})
         options = model_options.consumer_options(config, name)
-        return cls(name, config.of_group(name), settings, options, cluster.target(name).options)
-
-    def ask(self, question: Callable[[instance.ClientInstance], Awaitable[Answer]]) -> Answer:
-        """Run a query against the group's cluster, see `ask_cluster`."""
-        return ask_cluster(self.connection, question)
+        return cls(name, config.of_group(name), settings, options, cluster.target(name))
 
 
 def ask_cluster(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -28,7 +28,6 @@ from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.operate.queries.group_queries import remove_group
 from rmqd.operate.queries.topic_queries import OffsetWindow, windows_between
 from rmqd.operate.replay.replay_plan import Failures, ReplayPlan
 from rmqd.plugins.strategies import hooks_of
@@ -48,7 +47,6 @@ class ReplayRetry:
         self._retries = retries
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Return whether this is the last attempt."""
         return message.reconsume_times - not_counted >= self._retries
 
     def delay_level(self, message: Message, asked: int) -> int:
@@ -245,11 +243,6 @@ async def refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
             raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
         await asyncio.sleep(AGAIN_SECONDS)
         waited += AGAIN_SECONDS
-
-
-async def remove_shadow_group(client: ClientInstance, plan: ReplayPlan) -> Mapping[str, RmqdError]:
-    """Remove the shadow group from all brokers. Returns the errors of brokers that still have the group."""
-    return await remove_group(await Brokers.look_up(client), plan.shadow)
 
 
 async def look_up_routes(client: ClientInstance, plan: ReplayPlan) -> None:

@@ -61,8 +61,6 @@ class CallResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The result of one batch."""
-
     messages: Sequence[Message]
     result: CallResult
     ended: str | None = None
@@ -215,7 +213,8 @@ class Bisection:
             async for report in reports:
                 number += 1
                 if report.ended is not None:
-                    self._kind, worst = kind_of(report), (number, report)
+                    self._kind = "expired" if report.result.verdicts[0].outcome == "expired" else "died"
+                    worst = number, report
                     break
                 if report.result.is_failure:
                     raised.append((number, report))
@@ -309,10 +308,3 @@ class Bisection:
     def _told(self, count: int, report: BatchReport | None) -> None:
         how = "nothing fails" if report is None else f"{report.result.error} at {report.messages[0].msg_id}"
         self._report(f"run {self._trial.runs}: {count} message{'' if count == 1 else 's'}: {how}")
-
-
-def kind_of(report: BatchReport) -> Kind:
-    """Return how a batch failed."""
-    if report.ended is None:
-        return "raised"
-    return "expired" if report.result.verdicts[0].outcome == "expired" else "died"
