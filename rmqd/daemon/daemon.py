@@ -115,13 +115,7 @@ def read_config(options: RunOptions) -> tuple[RootConfig, AccessPolicy]:
             known = ", ".join(config.groups) or "none"
             raise ConfigError([f"--group {group}: unknown group; expected one of {known}" for group in unknown])
         config = config.model_copy(update={"groups": {name: config.groups[name] for name in options.groups}})
-    try:
-        token = config.http.read_token()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"http.token_file: cannot read {config.http.token_file}: {error}"]) from error
-    if config.http.token_file and not token:
-        raise ConfigError([f"http.token_file: {config.http.token_file} is empty; it must hold the token"])
-    return config, AccessPolicy(token, frozenset(name.lower() for name in config.http.allowed_hosts))
+    return config, AccessPolicy(config.http.read_token(), frozenset(map(str.lower, config.http.allowed_hosts)))
 
 
 class Daemon:
@@ -202,18 +196,14 @@ class Daemon:
             config = edit(self.config)
             return await self._try_reload(lambda: (config, self.access))
 
-    async def restart(self, group: str) -> ReloadReport:
-        """Load a group's code again. Raises UnknownGroupError."""
-        return await self._restart(group, action="continue the old code")
-
-    async def _restart(self, group: str, **details: object) -> ReloadReport:
-        """Load a group's code again. `details` are logged if that is refused."""
+    async def restart(self, group: str, action: str = "continue the old code", **details: object) -> ReloadReport:
+        """Load a group's code again. `action` and `details` are logged if that is refused. Raises UnknownGroupError."""
         async with self._reloading:
             try:
                 await self.host.restart(group)
             except ConfigError as error:
                 problems = tuple(str(problem) for problem in error.problems)
-                log.warning("handler.reload_refused", group=group, problems=list(problems), **details)
+                log.warning("handler.reload_refused", group=group, problems=list(problems), action=action, **details)
                 return ReloadReport(problems=problems, refusal="the new code cannot be loaded; the old code continues")
             await self._release(group)
             return ReloadReport(GroupChanges(restarted=(group,)))
@@ -233,7 +223,7 @@ class Daemon:
             for group, changed in (await in_own_thread(files.changes)).items():
                 names = [str(file) for file in changed]
                 with contextlib.suppress(UnknownGroupError):  # a reload has removed it
-                    report = await self._restart(group, files=names, action="pause")
+                    report = await self.restart(group, "pause", files=names)
                     if report.successful:
                         log.info("handler.reloaded", group=group, files=names)
                     elif WHOLE_GROUP not in await self._pauses(group):

@@ -180,8 +180,6 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class RecentActivity:
-    """The recent activity of a group."""
-
     seconds: float
     """The period of `rates`; 0 if nothing is known yet."""
     rates: dict[str, float]
@@ -215,14 +213,10 @@ class HistoryRecorder:
         """Add a point every STEP_SECONDS, until cancelled."""
         while True:
             try:
-                await self.run_once()
+                self.take(await self._view())
             except Exception:  # a failure of the history must not end the groups
                 log.exception("history.failed")
             await asyncio.sleep(STEP_SECONDS)
-
-    async def run_once(self) -> None:
-        """Add one point now."""
-        self.take(await self._view())
 
     def take(self, view: HostSnapshot) -> None:
         """Add a point for every group of this view. Groups that are no longer configured are dropped."""

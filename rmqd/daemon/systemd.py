@@ -15,8 +15,7 @@ import structlog
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.offsets.local_file_store import LOCK_NAME
 from rmqd.errors import ConfigError
-from rmqd.runtime import files as process_lock
-from rmqd.runtime.files import make_folder
+from rmqd.runtime.files import check_unlocked, make_folder
 
 log = structlog.get_logger(__name__)
 
@@ -91,7 +90,7 @@ def refuse_second_process(config: RootConfig) -> None:
     """Check that no other process uses the folders of the groups' offsets. Raises InUseError, ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
-            process_lock.check_unlocked(directory / LOCK_NAME)
+            check_unlocked(directory / LOCK_NAME)
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:

@@ -38,11 +38,10 @@ class DaemonUnreachableError(RmqdError):
 
 
 class DaemonRefusedError(RmqdError):
-    """The daemon refused the request. `status` is the HTTP status."""
+    """The daemon refused the request."""
 
     def __init__(self, status: int, document: dict[str, Any]) -> None:
         super().__init__(str(document.get("error") or f"HTTP status {status}"))
-        self.status = status
         self.problems: list[str] = [str(problem) for problem in document.get("problems", [])]
 
 
@@ -117,11 +116,7 @@ def find_daemon(address: str | None, config: Path | None, token_file: Path | Non
         _check_url(url)
         return DaemonClient(url, _own_token(url, config) if given is None else given)
     settings = load.load_http(config)
-    try:
-        token = settings.read_token()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"http.token_file: cannot read {settings.token_file}: {error}"]) from error
-    return DaemonClient(f"http://{_reachable(settings.listen)}", token if given is None else given)
+    return DaemonClient(f"http://{_reachable(settings.listen)}", settings.read_token() if given is None else given)
 
 
 def _check_url(url: str) -> None:
@@ -147,7 +142,7 @@ def _own_token(url: str, config: Path | None) -> str:
     try:
         settings = load.load_http(config)
         return settings.read_token() if _is_own(url, settings, any_port=config is not None) else ""
-    except (ConfigError, OSError, UnicodeDecodeError):
+    except ConfigError:
         if config is not None:
             raise
         return ""

@@ -72,7 +72,6 @@ class UnknownGroupError(Exception):
 
     def __init__(self, group: str, known: list[str]) -> None:
         super().__init__(f"unknown group {group}; expected one of {', '.join(known) or 'none'}")
-        self.group = group
 
 
 class WholeGroupOnlyError(Exception):
@@ -188,10 +187,8 @@ _STATE_PRECEDENCE = ("failed", "starting", "draining", "running", "stopped")
 
 
 def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSnapshot] = ()) -> ProcessSnapshot:
-    """Merge several processes into one snapshot, with the counters of ended ones. Raises ValueError if none lives."""
+    """Merge one or more processes into one snapshot, with the counters of ended ones."""
     processes, ended = list(living), list(past)
-    if not processes:
-        raise ValueError("no process has a snapshot")
     groups: dict[str, GroupSnapshot] = {}
     for group in (group for process in processes for group in process.groups):
         groups[group.name] = _merge_members(groups[group.name], group) if group.name in groups else group
@@ -303,13 +300,13 @@ class LocalEngine:
 
         Raises ConfigError.
         """
-        has_canary = settings.handler is not None and settings.handler.canary is not None
-        in_processes = settings.handler is not None and settings.handler.processes > 0
+        assert settings.handler is not None
+        in_processes = settings.handler.processes > 0
         if in_processes:
             handler = process_calls.handler_in_processes(group, settings, options, self._clock)
         else:
             handler = handler_catalogue.load_handler(group, settings)
-        if has_canary:
+        if settings.handler.canary is not None:
             if in_processes:
                 canary = process_calls.handler_in_processes(group, settings.promoted, options, self._clock)
             else:

@@ -77,7 +77,6 @@ class ConfigState:
         return is_same and self.files.get(cluster) == other.files.get(cluster)
 
     def options(self, cluster: str) -> ClientOptions:
-        """Return the options of a cluster's client."""
         return self.config.known_clusters[cluster].client_options(self.config.state_dir)
 
 
@@ -123,7 +122,6 @@ class ClusterClients:
 
     @property
     def current(self) -> Mapping[str, ClientInstance]:
-        """The clients of the current configuration."""
         return self._clients
 
     def run_in(self, tasks: asyncio.TaskGroup) -> None:
@@ -157,7 +155,6 @@ class ClusterClients:
             self._start(name, client)
 
     async def end(self) -> None:
-        """Stop all clients."""
         await self._end(list(self._clients))
 
     def snapshot(self) -> ClientSnapshot:

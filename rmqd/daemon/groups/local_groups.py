@@ -64,7 +64,9 @@ class LocalGroups:
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
         self._imports_again = imports_again
-        self._apart: set[str] = set()  # groups in worker processes, because this process has imported their old code
+        self._in_workers: set[str] = (
+            set()
+        )  # groups in worker processes, because this process has imported their old code
         self._groups = self._build_groups(config, config.groups, self._clients.current)
         self._past: list[ProcessSnapshot] = []  # counters of worker processes that ended when their groups restarted
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -138,9 +140,9 @@ class LocalGroups:
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot restart a group"])
-            following = self._build_consumer(group, self._state.config, self._clients.current, is_apart=True)
+            following = self._build_consumer(group, self._state.config, self._clients.current, in_worker=True)
             await worker_group.load([following])
-            self._apart.add(group)
+            self._in_workers.add(group)
             await supervisor.restart(following)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
@@ -155,32 +157,32 @@ class LocalGroups:
             changes = plan_changes(self._state, state)
             following = self._clients.prepare(self._state, state)
             ours = [name for name in (*changes.unchanged, *changes.updated) if name in self._groups]
-            apart = [name for name in ours if name in self._worker_groups()]
-            live = [name for name in ours if name in changes.updated and name not in apart]
+            in_workers = [name for name in ours if name in self._worker_groups()]
+            live = [name for name in ours if name in changes.updated and name not in in_workers]
             live = [name for name in live if not self._groups[name].failed]
-            to_build = [name for name in config.groups if name not in (*changes.unchanged, *apart, *live)]
+            to_build = [name for name in config.groups if name not in (*changes.unchanged, *in_workers, *live)]
             try:
-                apart_next = set(to_build) if self._imports_again else self._apart
-                groups = self._build_groups(config, to_build, following.clients, apart_next)
+                next_in_workers = set(to_build) if self._imports_again else self._in_workers
+                groups = self._build_groups(config, to_build, following.clients, next_in_workers)
                 filtered = groups_with_changed_filters(self._state.config, config, changes)
                 await self._check_filters(config, filtered, following.clients)
-                if apart_next:
+                if next_in_workers:
                     await worker_group.load([group.consumer for group in groups.values()])
             except ConfigError:
                 await following.give_up()
                 raise
             self._state = state
-            self._apart |= apart_next
+            self._in_workers |= next_in_workers
             await asyncio.gather(
                 self._drain([*to_build, *changes.stopped]),
                 *(self._groups[name].change(self._options(config, name)) for name in live),
-                *(self._worker_groups()[name].apply(config) for name in apart),
+                *(self._worker_groups()[name].apply(config) for name in in_workers),
             )
             await self._clients.take_over(following)
             for name in changes.stopped:
                 self._groups.pop(name, None)
-                self._apart.discard(name)
-            for name in apart:
+                self._in_workers.discard(name)
+            for name in in_workers:
                 self._groups[name].shutdown_timeout_seconds = config.groups[name].shutdown_timeout_seconds
             for name, group in groups.items():
                 self._take_over(name, group, config.groups[name])
@@ -231,7 +233,7 @@ class LocalGroups:
         config: RootConfig,
         names: Iterable[str],
         clients: Mapping[str, instance.ClientInstance],
-        apart: Collection[str] = (),
+        in_workers: Collection[str] = (),
     ) -> dict[str, GroupSupervisor]:
         groups, problems = {}, []
         for name in names:
@@ -239,7 +241,7 @@ class LocalGroups:
             if not self._share.has(settings):
                 continue
             try:
-                groups[name] = self._supervised(name, config, clients, is_apart=name in apart)
+                groups[name] = self._supervised(name, config, clients, in_worker=name in in_workers)
             except ConfigError as error:  # an invalid hook concerns all groups, and is reported once
                 problems += [problem for problem in error.problems if problem not in problems]
             except RmqdError as error:  # a name or an expression that only the engine checks
@@ -249,31 +251,31 @@ class LocalGroups:
         return groups
 
     def _supervised(
-        self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, is_apart: bool
+        self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, in_worker: bool
     ) -> GroupSupervisor:
-        first = [self._build_consumer(name, config, clients, is_apart=is_apart)]
+        first = [self._build_consumer(name, config, clients, in_worker=in_worker)]
 
         def build() -> Consumer:
             # a later consumer is built with the configuration and clients of that time, which may have changed
             # meanwhile
             now = self._state.config, self._clients.current
-            return first.pop() if first else self._build_consumer(name, *now, is_apart=name in self._apart)
+            return first.pop() if first else self._build_consumer(name, *now, in_worker=name in self._in_workers)
 
         edge = GroupEdge(config.cluster_name(name), config.cluster_of(name).client.namespace)
         seconds = config.groups[name].shutdown_timeout_seconds
         return GroupSupervisor(name, build, seconds, self._clock, Backoff(), edge)
 
     def _build_consumer(
-        self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, is_apart: bool
+        self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, in_worker: bool
     ) -> Consumer:
         """Build a consumer of a group with a new handler, because a handler serves only one.
 
-        `is_apart`: in a worker process, which imports the group's code again.
+        `in_worker`: in a worker process, which imports the group's code again.
         """
         settings, options = config.groups[name], self._options(config, name)
         if settings.engine == "spark":  # its driver is a new process anyway
             return self._engine.build_spark_consumer(name, options, config)
-        if is_apart:
+        if in_worker:
             return worker_group.WorkerGroup(name, options, config, self._share, self._keep_counters)
         handler = self._engine.load_handler(name, settings, options)
         return self._engine.build_consumer(options, handler, clients[config.cluster_name(name)])
@@ -282,7 +284,7 @@ class LocalGroups:
         return self._share.of_group(consumer_options(config, name))
 
     def _worker_groups(self) -> dict[str, worker_group.WorkerGroup]:
-        if not self._apart:
+        if not self._in_workers:
             return {}
         found = {name: group.consumer for name, group in self._groups.items()}
         return {name: one for name, one in found.items() if isinstance(one, worker_group.WorkerGroup)}

@@ -47,8 +47,6 @@ class DriverSpec:
 
 
 class SparkDriverProcess(ChildProcess[GroupSnapshot]):
-    """The driver process of a group."""
-
     name = "Spark driver"
     snapshot_type = GroupSnapshot
     log = log
@@ -100,7 +98,6 @@ class ChildGroup(Generic[Child]):
 
     @property
     def paused(self) -> bool:
-        """Whether the group is paused."""
         return self._pauses.whole
 
     async def change(self, options: ConsumerOptions) -> None:
@@ -136,8 +133,6 @@ class ChildGroup(Generic[Child]):
 
 
 class SparkGroup(ChildGroup[SparkDriverProcess]):
-    """Runs one group on Spark."""
-
     def __init__(
         self,
         name: str,
@@ -150,7 +145,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         self._config = config.of_group(name)
         self._start = start
         spark = config.groups[name].spark
-        self._handles_what_is_there = spark is not None and spark.trigger == AVAILABLE_NOW
+        self._ends_when_all_is_handled = spark is not None and spark.trigger == AVAILABLE_NOW
 
     async def run(self) -> None:
         """Run the group until `stop` and its drain.
@@ -201,7 +196,7 @@ class SparkGroup(ChildGroup[SparkDriverProcess]):
         if exit_code:
             how = describe_exit(exit_code)
             raise SparkDriverError(f"the Spark driver (pid {driver.pid}) {how}, without giving a reason")
-        if not self._stop.is_set() and not self._handles_what_is_there:
+        if not self._stop.is_set() and not self._ends_when_all_is_handled:
             raise SparkDriverError(f"the Spark driver (pid {driver.pid}) ended without being asked to stop")
 
 

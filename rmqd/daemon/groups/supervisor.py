@@ -193,7 +193,7 @@ class GroupSupervisor:
             try:
                 await self._run_consumer()
             except Exception as error:  # noqa: BLE001 a failure is reported, and the group restarts
-                await self._rest(error, self._clock.monotonic() - started)
+                await self._wait_and_replace(error, self._clock.monotonic() - started)
             if self._following is not None and not self._stop.is_set():
                 self._replace(self._following)
                 self._following = None
@@ -237,12 +237,10 @@ class GroupSupervisor:
 
     @property
     def consumer(self) -> Consumer:
-        """The current consumer."""
         return self._consumer
 
     @property
     def pauses(self) -> tuple[PauseScope, ...]:
-        """The scopes that are paused."""
         return self._pauses.scopes
 
     @property
@@ -308,7 +306,7 @@ class GroupSupervisor:
                 running.cancel()
                 await asyncio.wait({running})
 
-    async def _rest(self, error: Exception, lived_seconds: float) -> None:
+    async def _wait_and_replace(self, error: Exception, lived_seconds: float) -> None:
         while True:
             seconds = self._backoff.after(lived_seconds)
             self._failure = describe(leaves_of(error)[0])

@@ -98,9 +98,9 @@ class HttpEndpoint:
         """Serve requests until `stop`. A failed server is restarted after a while; the groups continue."""
         settle_garbage_collection()
         failures = 0
-        while await self._knock():
+        while await self._wait_for_connection():
             try:
-                await self._answer(daemon)
+                await self._run_server(daemon)
                 return
             except Exception:
                 failures += 1
@@ -120,7 +120,7 @@ class HttpEndpoint:
     def close(self) -> None:
         self._socket.close()
 
-    async def _answer(self, daemon: DaemonControl) -> None:
+    async def _run_server(self, daemon: DaemonControl) -> None:
         # Import in a thread: it takes a tenth of a second, and messages are being handled meanwhile.
         api = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_api"))
         server_module = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.http.http_server"))
@@ -129,20 +129,20 @@ class HttpEndpoint:
         if not self._stopped.is_set():
             await server.run()
 
-    async def _knock(self) -> bool:
+    async def _wait_for_connection(self) -> bool:
         """Wait for the first connection. Returns False if `stop` is called first."""
         if self._stopped.is_set():
             return False
         loop = asyncio.get_running_loop()
-        knock: asyncio.Future[bool] = loop.create_future()
+        connected: asyncio.Future[bool] = loop.create_future()
 
         def settle(came: bool) -> None:
-            if not knock.done():
-                knock.set_result(came)
+            if not connected.done():
+                connected.set_result(came)
 
         self._stop = partial(settle, False)
         loop.add_reader(self._socket, settle, True)
         try:
-            return await knock
+            return await connected
         finally:
             loop.remove_reader(self._socket)

@@ -91,10 +91,7 @@ Labelled = Sequence[tuple[tuple[str, ...], object]]
 
 
 async def render(view: HostSnapshot, about: DaemonAbout, accept: str, config: MetricsConfig) -> tuple[bytes, str]:
-    """Return the metrics and their content type, in the format that the Accept header requests.
-
-    Raises ValueError if the view has no process.
-    """
+    """Return the metrics of at least one process, and their content type, in the format that `accept` requests."""
     process = merge_processes(view.processes, view.past)
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

@@ -43,7 +43,6 @@ class WorkerSpec:
     config: RootConfig
     share: WorkerShare
     pauses: Mapping[str, tuple[PauseScope, ...]]
-    """The paused scopes by group."""
     imports_again: bool = False
     """As in LocalGroups."""
     restarts: int = 0
@@ -54,8 +53,6 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerProcess(ChildProcess[WorkerReport]):
-    """A running worker."""
-
     name = "worker"
     leads_group = False
     snapshot_type = WorkerReport

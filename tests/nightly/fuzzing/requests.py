@@ -126,7 +126,7 @@ class Requests(Target):
         self._groups = asyncio.create_task(host.run())
         await host.started(5)
         recorder = HistoryRecorder(self._clock, host.view)
-        await recorder.run_once()
+        recorder.take(await host.view())
         self._daemon = _Daemon(host, monitor, recorder, root)
 
     async def _converse(self, flags: int, pieces: list[bytes]) -> _Transport:

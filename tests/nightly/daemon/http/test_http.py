@@ -309,7 +309,7 @@ async def test_a_target_with_a_host_is_understood(served: Served, target: bytes,
 
 async def test_history_and_configuration_are_asked_for(served: Served) -> None:
     """Points of some groups after a time; keys in force without secrets."""
-    await served.recorder.run_once()
+    served.recorder.take(await served.host.view())
     document = (await served.client.get("/api/v1/history", params={"group": "mailer"})).json()
     assert (len(document["times"]), list(document["groups"])) == (1, ["mailer"])
     later = {"since": str(document["times"][-1])}
