@@ -103,7 +103,7 @@ def find_plugin(name: str) -> HandlerPlugin:
 
 def _plugin_and_options(handler: HandlerConfig, given: object = None) -> tuple[HandlerPlugin, Any]:
     plugin = find_plugin(handler.plugin) if given is None else HandlerPlugin.of(handler.plugin, given)
-    options = plugin.validated(handler.options)
+    options = plugin.options.validated("handler", handler.options)
     if faults := tuple(middleware_faults(handler.middleware)):
         raise PluginFaultError(*faults)
     return plugin, options

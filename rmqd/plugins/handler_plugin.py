@@ -76,14 +76,14 @@ class TypedForm:
 
     def takes_options(self, handler: TypedHandler) -> bool:
         """Return whether the function, or one of its dependencies, takes the handler's options."""
-        return any(True for _ in self._takers(handler))
+        return any(True for _ in self._functions_with_options(handler))
 
     def options_model(self, handler: TypedHandler, own: type[BaseModel] | None = None) -> type[BaseModel] | None:
         """Return the options model in the annotations of the function and its dependencies. `own` is the model of its
         class. Raises PluginFaultError if they differ, because all get the same options.
         """
         models = [own] if own is not None else []
-        for function, names in self._takers(handler):
+        for function, names in self._functions_with_options(handler):
             try:
                 model = model_of(function, inspect.signature(function).parameters["options"], names)
             except ValueError as error:
@@ -114,7 +114,7 @@ class TypedForm:
         opened: Part = (dependencies.open, dependencies.close) if form.dependencies else (None, None)
         return with_parts(loaded, [opened])
 
-    def _takers(self, handler: TypedHandler) -> Iterator[tuple[Callable[..., Any], Mapping[str, Any]]]:
+    def _functions_with_options(self, handler: TypedHandler) -> Iterator[tuple[Callable[..., Any], Mapping[str, Any]]]:
         if self.form.named("options") is not None:
             yield handler.function, handler.names
         for dependency in self.form.dependencies.values():
@@ -171,18 +171,14 @@ class HandlerPlugin:
             return cls(name, target, OptionsForm.of_function(target, 1, f"expected {_ACCEPTED}"))
         raise _misfit(f"is {with_article(type(target).__name__)}, not a handler")
 
-    def validated(self, options: dict[str, Any]) -> Any:
-        """Return the options in the handler's form: an instance of its model, or the dict. Raises PluginFaultError."""
-        return self.options.validated("handler", options)
-
     def call_limit(self, options: Any) -> CallLimit | None:
-        """Return the limit that a class names in `calls_limited_by`. `options` come from `validated`."""
+        """Return the limit that a class names in `calls_limited_by`. `options` were validated."""
         name = getattr(self.target, "calls_limited_by", None)
         calls = getattr(options, name, None) if isinstance(name, str) else None
         return CallLimit(name, calls) if isinstance(name, str) and isinstance(calls, int) else None
 
     def load(self, options: Any) -> LoadedHandler:
-        """Create the handler. `options` come from `validated`. Raises PluginFaultError if its constructor fails."""
+        """Create the handler. `options` were validated. Raises PluginFaultError if its constructor fails."""
         if isinstance(self.target, TypedHandler):
             assert self.typed is not None
             return self.typed.loaded(self.name, self.target, options)

@@ -288,7 +288,9 @@ def _literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[s
     if isinstance(node, YamlMapping):
         for key, entry in node.entries.items():
             yield from _literal_secrets(entry.node, (*path, key))
-    elif _is_literal(node) and is_secret(path):
+        return
+    value = _plain_value(node)
+    if isinstance(value, str) and value and "${" not in value and is_secret(path):
         yield node.place, path
 
 
@@ -302,10 +304,6 @@ def is_secret(path: KeyPath) -> bool:
         return field_info is not None and getattr(kind_of(field_info), "secret", False)
     is_option = path[0] == "groups" and (path[2:4] == _OPTIONS or path[2:5] == _CANARY_OPTIONS)
     return is_option and bool(_SECRET_OPTION.fullmatch(str(path[-1]).lower()))
-
-
-def _is_literal(node: Node) -> bool:
-    return isinstance(node, Scalar) and isinstance(node.value, str) and bool(node.value) and "${" not in node.value
 
 
 def _override_value(source: ConfigFiles, text: str, path: tuple[str, ...], place: str) -> Node:

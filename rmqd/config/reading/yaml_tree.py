@@ -36,16 +36,12 @@ _CORE_SCHEMA: Final = {
 
 @dataclass(slots=True)
 class Scalar:
-    """A single value."""
-
     place: str
     value: str | int | float | bool | None
 
 
 @dataclass(slots=True)
 class YamlList:
-    """A list."""
-
     place: str
     nodes: list[Node]
 
@@ -62,8 +58,6 @@ class YamlEntry:
 
 @dataclass(slots=True)
 class YamlMapping:
-    """Keys and values."""
-
     place: str
     entries: dict[str, YamlEntry]
 

@@ -72,7 +72,8 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(("sink", "url"), "libpq's URLs do not start with jdbc:; remove this prefix")
     if sink.format == "postgresql" and (problem := url_problem(str(sink.url))):
         yield ConfigFinding(("sink", "url"), problem)
-    if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not _replaces(sink):
+    replaces_rows = sink.format == "delta" and bool(sink.keys) and sink.output_mode == "update"
+    if sink.format in ("parquet", "delta") and sink.output_mode != "append" and not replaces_rows:
         why = "rows in files cannot be replaced"
         accepted = "append, or update with keys" if sink.format == "delta" else "append"
         message = f"{sink.output_mode} is not possible with {sink.format}: {why}; expected {accepted}"
@@ -109,11 +110,6 @@ def sink_findings(sink: SinkConfig) -> Iterator[ConfigFinding]:
                 yield ConfigFinding(
                     ("sink", "options", name), "this value is not possible; expected a text, number, true or false"
                 )
-
-
-def _replaces(sink: SinkConfig) -> bool:
-    """Return whether an aggregate's row replaces its previous version."""
-    return sink.format == "delta" and bool(sink.keys) and sink.output_mode == "update"
 
 
 PACKAGES: Final = ("pyspark", "pyarrow")

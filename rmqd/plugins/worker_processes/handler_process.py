@@ -137,8 +137,6 @@ def _name(kind: type) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerHandlerSpec:
-    """The specification of a handler."""
-
     name: str
     """The group's key in the configuration."""
     group: str
