@@ -156,8 +156,8 @@ def _is_same_exception(one: str, other: str) -> bool:
     return one == other or one.endswith(f".{other}") or other.endswith(f".{one}")
 
 
-_OF_UNORDERED: Final = "delay_level_when_next_consume consume_concurrently_max_span"
-_OF_SHARES: Final = "allocate_strategy queue_handover_timeout delay_level_when_next_consume"
+_UNORDERED_KEYS: Final = "delay_level_when_next_consume consume_concurrently_max_span"
+_CLUSTERING_KEYS: Final = "allocate_strategy queue_handover_timeout delay_level_when_next_consume"
 
 
 def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -171,11 +171,11 @@ def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple
         ("machine_rooms", "allocate_strategy: by_machine_room", strategy == "by_machine_room"),
         ("auto_commit", "consume_mode: orderly", is_orderly),
         ("suspend_current_queue_time", "consume_mode: orderly or order_by", is_orderly or group.order_by),
-        (_OF_UNORDERED, "consume_mode: concurrently", not is_orderly or group.order_by),
+        (_UNORDERED_KEYS, "consume_mode: concurrently", not is_orderly or group.order_by),
         ("trace_topic trace_msg_batch_num", "enable_trace: true", group.enable_trace),
         ("pop_invisible_time pop_batch_nums pop_threshold_for_queue", "consume_mode: pop", is_pop),
         ("max_reconsume_times", "message_model: clustering", is_orderly or model == "clustering"),
-        (_OF_SHARES, "message_model: clustering", model == "clustering"),
+        (_CLUSTERING_KEYS, "message_model: clustering", model == "clustering"),
         ("queue_handover_timeout persist_consumer_offset_interval", "engine: local", group.engine == "local"),
     )
     for keys, setting, is_set in needs:

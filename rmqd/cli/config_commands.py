@@ -103,12 +103,12 @@ class JavaConversion:
                 others.append(one.key)
             else:
                 known.append(replace(one, value=self._with_references(one, values)))
-        self._take_groups(known)
+        self._convert_groups(known)
         if others:
             self.remarks.append(f"not settings of RocketMQ: {', '.join(others)}")
         self._drop_refused()
 
-    def _take_groups(self, settings: list[JavaSetting]) -> None:
+    def _convert_groups(self, settings: list[JavaSetting]) -> None:
         """Convert the groups with their subscriptions, and all other settings."""
         groups: dict[str, dict[str, Any]] = {}
         naming: dict[str, JavaSetting] = {}
@@ -138,7 +138,7 @@ class JavaConversion:
         shared = "defaults" if len(groups) > 1 else next(iter(groups))
         # Java's thread pool has an unbounded queue, so it never grows to its maximum
         for one in sorted(rest, key=lambda one: one.is_one_of(("consumeThreadMax",))):
-            self._take(one, shared)
+            self._convert(one, shared)
         own: dict[str, dict[str, Any]] = self.config.pop("groups", {})
         self.config["groups"] = {}
         for name, subscriptions in groups.items():
@@ -146,7 +146,7 @@ class JavaConversion:
             group["handler"] = {"plugin": HANDLER} | group.get("handler", {})
             self.config["groups"][name] = {"subscriptions": subscriptions} | group
 
-    def _take(self, one: JavaSetting, group: str) -> None:
+    def _convert(self, one: JavaSetting, group: str) -> None:
         """Add one setting to the configuration, at its counterpart."""
         key = one.key.removeprefix("rocketmq.")
         is_code = java_names.find_entry(key, java_names.KEYS) in ("handler.plugin", "offset_store.plugin")

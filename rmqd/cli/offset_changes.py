@@ -157,21 +157,21 @@ def change_offsets(
         if not plan.due:
             continue
         topic = documents[at]["topic"]
-        course = _Course(target, plan, wait_seconds, quiet=cluster.as_json)
+        reset = _ConfirmedReset(target, plan, wait_seconds, quiet=cluster.as_json)
         try:
-            outcome = target.ask(course.run)
+            outcome = target.ask(reset.run)
         except KeyboardInterrupt:
-            fail(ExitCode.INTERRUPTED, f"rmqd: {course.cut()}", problems=earlier)
+            fail(ExitCode.INTERRUPTED, f"rmqd: {reset.interruption()}", problems=earlier)
         except Failed:
             say(earlier, err=True)
             raise
-        documents[at] |= {"backup": course.path and str(course.path), **_result(outcome)}
+        documents[at] |= {"backup": reset.backup and str(reset.backup), **_result(outcome)}
         prefix = f"{topic}: " if as_list else ""
         lines += [f"{prefix}{line}" for line in _outcome_lines(outcome)]
         missed += [f"{prefix}{line}" for line in _not_obeyed(outcome, documents[at]["group"])]
         errors |= {f"{prefix}{name}": error for name, error in outcome.errors.items()}
-        if course.path is not None:
-            earlier.append(f"rmqd: {topic} was reset before; `rmqd offsets restore {course.path}` undoes it")
+        if reset.backup is not None:
+            earlier.append(f"rmqd: {topic} was reset before; `rmqd offsets restore {reset.backup}` undoes it")
     cluster.say(document(documents), lines)
     end_for_errors(errors, namespaces, missed)
 
@@ -181,12 +181,11 @@ async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, 
     return brokers, await plan_reset(brokers, change)
 
 
-class _Course:
+class _ConfirmedReset:
     """The steps after confirmation. The plan is computed again, because a running group has progressed meanwhile."""
 
     def __init__(self, target: ClusterTarget, shown: ResetPlan, wait_seconds: float, *, quiet: bool) -> None:
-        self.path: Path | None = None
-        """The backup."""
+        self.backup: Path | None = None
         self._is_sent = False
         self._target = target
         self._shown = shown
@@ -201,16 +200,16 @@ class _Course:
             self._save(plan, client.cluster_id.id)
         return await apply_reset_plan(brokers, plan, self._wait_seconds, sent=lambda: self._print_sent(plan))
 
-    def cut(self) -> str:
+    def interruption(self) -> str:
         """Return the state after an interruption, and the next steps."""
         namespace, change = self._target.options.namespace, self._shown.change
-        if self.path is None:
+        if self.backup is None:
             return f"interrupted; {unwrap_namespace(change.topic, namespace)} was not reset"
         moved = "was reset; whether its members applied it is unknown" if self._is_sent else "may be reset in part"
         group = unwrap_namespace(change.group, namespace)
         return (
             f"interrupted; the group {moved}: `rmqd groups show {group}` shows its offsets, "
-            f"`rmqd offsets restore {self.path}` undoes it"
+            f"`rmqd offsets restore {self.backup}` undoes it"
         )
 
     def _save(self, plan: ResetPlan, cluster: str) -> None:
@@ -220,9 +219,8 @@ class _Course:
         )
         group, topic = (unwrap_namespace(name, options.namespace) for name in (plan.change.group, plan.change.topic))
         where = options.all_namespaces, options.shown_nameserver
-        backup = Backup(group, topic, *where, now_text(), saved, cluster)
         try:
-            self.path = backup.write(folder)
+            self.backup = Backup(group, topic, *where, now_text(), saved, cluster).write(folder)
         except OSError as error:
             fail(
                 ExitCode.FAILURE,
@@ -230,7 +228,7 @@ class _Course:
                 "use another folder with --set state_dir=PATH",
             )
         if not self._quiet:
-            say([f"backup: {self.path}"])
+            say([f"backup: {self.backup}"])
 
     def _print_sent(self, plan: ResetPlan) -> None:
         self._is_sent = True

@@ -14,7 +14,7 @@ import typer
 
 from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.commands import Failed
-from rmqd.cli.terminal.options import duration_ms, moment_ms, name_and_value, topic_name, topic_names
+from rmqd.cli.terminal.options import TopicName, duration_ms, moment_ms, name_and_value, topic_name
 from rmqd.cli.terminal.output import say
 from rmqd.runtime.lazy_imports import lazily
 from rmqd.wire.topics import TRACE_TOPIC
@@ -31,7 +31,7 @@ _KEY = "--sharding-key"
 
 def send(
     cluster: ClusterOptions,
-    topic: Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)],
+    topic: TopicName,
     body: Annotated[str, typer.Argument(help="The message's body; - reads standard input")],
     keys: Annotated[str, typer.Option("--keys", help="Keys of the message, separated by spaces")] = "",
     tags: Annotated[str, typer.Option("--tags", help="The message's tag")] = "",

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Final
-
-import typer
+from typing import Any, Final
 
 from rmqd.cli.terminal.cluster_command import ClusterOptions
-from rmqd.cli.terminal.options import WithSystem, topic_names
+from rmqd.cli.terminal.options import TopicName, WithSystem
 from rmqd.cli.terminal.output import Columns, count, say, say_table
 from rmqd.runtime.lazy_imports import lazily
 
@@ -38,9 +36,7 @@ def list_topics(cluster: ClusterOptions, with_system: WithSystem = False) -> Non
     cluster.show(target, ask, partial(say_table, _TOPICS))
 
 
-def show_topic(
-    cluster: ClusterOptions, topic: Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)]
-) -> None:
+def show_topic(cluster: ClusterOptions, topic: TopicName) -> None:
     """Show one topic: its queues with first and last offsets, the groups that read it, and its settings.
 
     LAST STORED is the store time of a queue's last message, in UTC.

@@ -117,7 +117,6 @@ class DemoLedger:
         """The end of each queue, by topic and queue id."""
         self.dead_letters: deque[DeadLettered] = deque(maxlen=MAX_LISTED)
         self.reasons: Counter[str] = Counter()
-        """Dead letters by reason."""
         self.handled: deque[HandledOrder] = deque(maxlen=MAX_LISTED)
         self.ages = Histogram(AGE_BOUNDS)
         """Seconds from the storage of a message to the end of its first handling."""
@@ -131,8 +130,7 @@ class DemoLedger:
         return sum(end for (name, _), end in self.ends.items() if name == topic)
 
     @property
-    def given_up(self) -> int:
-        """The number of the group's dead letters."""
+    def dead_letter_count(self) -> int:
         return self.stored(self._dlq_topic)
 
     def arrived(self, arrival: StoredArrival) -> None:

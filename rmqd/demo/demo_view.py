@@ -143,7 +143,7 @@ class DemoObserver:
         return Account(
             stored=sum(self._ledger.stored(topic) for topic in self._topics),
             acknowledged=_count(group, "acked"),
-            dead_letters=self._ledger.given_up,
+            dead_letters=self._ledger.dead_letter_count,
             waiting=max(0, _sent_back(group) - handled_again),
             behind=sum(self._behind(topic, queue) for topic, queue in self._ledger.ends if topic in self._topics),
         )

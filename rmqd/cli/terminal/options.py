@@ -79,7 +79,7 @@ Http = Annotated[
 
 GroupName = Annotated[str, typer.Argument(help="The group's name", autocompletion=group_names)]
 GroupInConfig = Annotated[str, typer.Argument(help="The group's name in the configuration", autocompletion=group_names)]
-TopicName = Annotated[str, typer.Argument(help="The topic", autocompletion=topic_names)]
+TopicName = Annotated[str, typer.Argument(help="The topic's name", autocompletion=topic_names)]
 SparkGroup = Annotated[
     str, typer.Argument(help="The group's name; optional if only one is on Spark", autocompletion=group_names)
 ]

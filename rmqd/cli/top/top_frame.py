@@ -145,8 +145,6 @@ class TextOverlay:
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """All choices."""
-
     groups: Listing = Listing(GROUP_COLUMNS)
     queues: Listing = Listing(QUEUE_COLUMNS)
     group: str = ""

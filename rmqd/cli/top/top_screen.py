@@ -122,8 +122,6 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class KeyResult:
-    """The result of a key."""
-
     state: top_frame.ViewState
     wish: top_frame.PauseSwitch | top_frame.Diagnose | Quit | None = None
 

@@ -47,14 +47,14 @@ def judge(
     told = list(of_daemon)
     if any(one.problem.cause == "canary_failed" for one in told):  # the canary is at fault, not its messages
         certain = [one for one in certain if one.problem.cause != "poison_message"]
-    return _in_order(_told_once(told, certain, waiting))
+    return _in_order(_merged(told, certain, waiting))
 
 
 def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
     return {one.key: one for rule in _RULES for one in rule(snapshot)}
 
 
-def _told_once(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
+def _merged(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
     """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
     the daemon reports the group first, and then the more precise problems of queues.
     """

@@ -138,14 +138,14 @@ def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     unreported = [
         member for member in snapshot.members.values() if not member.reports_queues and member.silence is None
     ]
-    loose = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
+    unowned = [queue for queue in _subscribed(snapshot) if not snapshot.owners(queue)]
     if silent:
-        yield _hung(snapshot, silent, loose)
+        yield _hung(snapshot, silent, unowned)
     if silent or unreported:  # the queues of these members are not known
         return
     if snapshot.orderly:
         yield from _unlocked(snapshot)
-    yield from ([_loose(snapshot, loose)] if loose else _idle(snapshot))
+    yield from ([_unowned(snapshot, unowned)] if unowned else _idle(snapshot))
 
 
 def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
@@ -159,20 +159,20 @@ def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
     return wanted
 
 
-def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], loose: list[MessageQueue]) -> Finding:
+def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], unowned: list[MessageQueue]) -> Finding:
     who = named(f"{member.client_id} ({member.address})" for member in silent)
-    waiting = sum(snapshot.waiting(queue) for queue in loose if queue in snapshot.queues)
+    waiting = sum(snapshot.waiting(queue) for queue in unowned if queue in snapshot.queues)
     evidence = f"{who} is connected but does not respond: it hangs, or was stopped"
-    if loose:
-        evidence += f"; no other member has {places(loose)}" + (f", where {wait(waiting)}" if waiting else "")
+    if unowned:
+        evidence += f"; no other member has {places(unowned)}" + (f", where {wait(waiting)}" if waiting else "")
     step = "check that process (a stack dump), and restart it; the other members get its queues when it has ended"
     return Finding(found("orphaned_queue", evidence, step=step), "silent")
 
 
-def _loose(snapshot: DiagnosisSnapshot, loose: list[MessageQueue]) -> Finding:
-    waiting = sum(snapshot.waiting(queue) for queue in loose if queue in snapshot.queues)
+def _unowned(snapshot: DiagnosisSnapshot, unowned: list[MessageQueue]) -> Finding:
+    waiting = sum(snapshot.waiting(queue) for queue in unowned if queue in snapshot.queues)
     asked = count(len(snapshot.members), "member")
-    evidence = f"no member has {places(loose)}, where {wait(waiting)} (asked: {asked})"
+    evidence = f"no member has {places(unowned)}, where {wait(waiting)} (asked: {asked})"
     strategies = {info.properties.get("allocateMessageQueueStrategy", "") for info in snapshot.infos.values()}
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
     if snapshot.orderly and not by_config:
