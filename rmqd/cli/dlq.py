@@ -180,20 +180,19 @@ class _Selection:
         return cls(target, group, name, dead_letter.DlqMarks(target.state_dir, name), choice)
 
     async def plan(
-        self, client: instance.ClientInstance, *, to_write: bool
-    ) -> tuple[broker_queries.Brokers, dead_letter_replay.DeadLetterPlan, dict[str, RmqdError]]:
-        """Read the marks, and lock them against other writers if `to_write`. Returns the brokers and the dead letters.
+        self, brokers: broker_queries.Brokers, *, to_write: bool
+    ) -> tuple[dead_letter_replay.DeadLetterPlan, dict[str, RmqdError]]:
+        """Read the marks, and lock them against other writers if `to_write`. Returns the dead letters and the errors.
 
         Raises RmqdError, also if no broker knows the group, so that a misspelt name leaves no folder behind.
         """
-        brokers = await broker_queries.Brokers.look_up(client)
         await dead_letter_replay.expect_group(brokers, self.name)
-        await client.cluster_id.learn(may_write=to_write)
-        self.marks.use_identity(client.identity(self.name))
+        await brokers.client.cluster_id.learn(may_write=to_write)
+        self.marks.use_identity(brokers.client.identity(self.name))
         if to_write:
             self.marks.hold()
         self.marks.load()
-        return brokers, *await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
+        return await dead_letter_replay.make_plan(brokers, self.name, self.marks, self.choice)
 
     def lines(self, plan: dead_letter_replay.DeadLetterPlan, purpose: str = "") -> list[str]:
         """Return the first lines of a plan: the chosen dead letters by reason and topic."""
@@ -234,13 +233,13 @@ def replay(
     target = selection.target
 
     async def make(
-        client: instance.ClientInstance,
+        brokers: broker_queries.Brokers,
     ) -> tuple[dead_letter_replay.DeadLetterPlan, list[group_reader.MemberReport], dict[str, RmqdError]]:
-        brokers, plan, errors = await selection.plan(client, to_write=not confirmation.dry_run)
+        plan, errors = await selection.plan(brokers, to_write=not confirmation.dry_run)
         members, unasked = await dead_letter_replay.receiving_members(brokers, selection.name)
         return plan, members, {**errors, **unasked}
 
-    plan, members, unasked = target.ask(make)
+    plan, members, unasked = target.ask_brokers(make)
     if not plan.chosen and not selection.marks.windows:
         none_chosen = f"the options select none of the {count(plan.left, 'dead letter')} left"
         line = none_chosen if plan.left else f"{group} has no dead letters left"
@@ -345,7 +344,7 @@ def purge(confirmation: Confirmation, letters: LetterOptions, cluster: ClusterOp
     """
     selection = _Selection.of(cluster, letters, group)
     target = selection.target
-    _, plan, unasked = target.ask(lambda client: selection.plan(client, to_write=not confirmation.dry_run))
+    plan, unasked = target.ask_brokers(lambda brokers: selection.plan(brokers, to_write=not confirmation.dry_run))
     purged, errors = 0, dict[str, RmqdError]()
     if plan.chosen:
         lines = [

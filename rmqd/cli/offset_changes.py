@@ -17,7 +17,6 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions, ClusterTarget, Con
 from rmqd.cli.terminal.commands import Failed, fail
 from rmqd.cli.terminal.output import Columns, count, document_table, say
 from rmqd.client.brokers import Brokers
-from rmqd.client.instance import ClientInstance
 from rmqd.errors import ExitCode
 from rmqd.operate.resets.reset_plan import OffsetChange, PlannedMove, ResetPlan, plan_reset
 from rmqd.operate.resets.reset_requests import MovedQueue, ResetOutcome, State, apply_reset_plan
@@ -59,7 +58,7 @@ class Backup:
         return (
             f"it was made on the cluster {self.cluster or 'without an id'} (name servers {self.nameserver}) in the "
             f"namespace {self.namespace!r}, and this is {cluster or 'one without an id'} (name servers {nameserver}) "
-            f"and the namespace {namespace!r}; --force applies it all the same"
+            f"and the namespace {namespace!r}; --force applies it anyway"
         )
 
     def write(self, folder: Path) -> Path:
@@ -127,14 +126,14 @@ def change_offsets(
     69 if a queue did not reach its target.
     """
 
-    async def plan_all(client: ClientInstance) -> list[ResetPlan]:
-        return [(await _plan(client, change))[1] for change in changes]
+    async def plan_all(brokers: Brokers) -> list[ResetPlan]:
+        return [await plan_reset(brokers, change) for change in changes]
 
     def document(documents: list[dict[str, Any]]) -> object:
         return documents if as_list else documents[0]
 
     namespaces = [target.options.namespace]
-    plans = target.ask(plan_all)
+    plans = target.ask_brokers(plan_all)
     documents = [target.shown(_document(plan)) for plan in plans]
     errors = {
         f"{one['topic']}: {name}" if as_list else name: error
@@ -159,7 +158,7 @@ def change_offsets(
         topic = documents[at]["topic"]
         reset = _ConfirmedReset(target, plan, wait_seconds, quiet=cluster.as_json)
         try:
-            outcome = target.ask(reset.run)
+            outcome = target.ask_brokers(reset.run)
         except KeyboardInterrupt:
             fail(ExitCode.INTERRUPTED, f"rmqd: {reset.interruption()}", problems=earlier)
         except Failed:
@@ -176,11 +175,6 @@ def change_offsets(
     end_for_errors(errors, namespaces, missed)
 
 
-async def _plan(client: ClientInstance, change: OffsetChange) -> tuple[Brokers, ResetPlan]:
-    brokers = await Brokers.look_up(client)
-    return brokers, await plan_reset(brokers, change)
-
-
 class _ConfirmedReset:
     """The steps after confirmation. The plan is computed again, because a running group has progressed meanwhile."""
 
@@ -192,12 +186,12 @@ class _ConfirmedReset:
         self._wait_seconds = wait_seconds
         self._quiet = quiet
 
-    async def run(self, client: ClientInstance) -> ResetOutcome:
+    async def run(self, brokers: Brokers) -> ResetOutcome:
         """Reset the group, unless nothing is left to do."""
-        brokers, plan = await _plan(client, self._shown.confirmed)
+        plan, cluster_id = await plan_reset(brokers, self._shown.confirmed), brokers.client.cluster_id
         if plan.due:
-            await client.cluster_id.learn()
-            self._save(plan, client.cluster_id.id)
+            await cluster_id.learn()
+            self._save(plan, cluster_id.id)
         return await apply_reset_plan(brokers, plan, self._wait_seconds, sent=lambda: self._print_sent(plan))
 
     def interruption(self) -> str:

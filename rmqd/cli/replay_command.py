@@ -19,6 +19,7 @@ from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import without_namespace
 
 with lazily():
+    from rmqd.client import brokers as broker_queries
     from rmqd.client import instance
     from rmqd.operate.queries import group_queries
     from rmqd.operate.replay import replay_plan, replay_run
@@ -76,14 +77,14 @@ def replay(
     shown = without_namespace(plan, ours.options.namespace)
     if abandon:
         confirmation.ask([f"{shown.shadow} will be removed from the brokers"], as_json=cluster.as_json)
-        ours.target.ask(lambda client: replay_run.refuse_second_run(client, plan))
+        ours.target.ask_brokers(lambda brokers: replay_run.refuse_second_run(brokers, plan))
         raise typer.Exit(_end(ours, folder, plan))
     passed = 0 if is_new else ours.target.ask(lambda client: replay_run.count_handled(client, plan))
     if cluster.as_json and confirmation.dry_run:
         say_json(_document(shown, passed))
         raise typer.Exit
     confirmation.ask(_plan_lines(shown, folder, passed, rate, retries), as_json=cluster.as_json)
-    ours.target.ask(lambda client: _begin(client, plan, folder))
+    ours.target.ask_brokers(lambda brokers: _begin(brokers, plan, folder))
     progress, stopped = _run(ours, plan, folder.failures(plan), rate, retries)
     code = _end(ours, folder, plan) if progress.is_done else stopped
     _report(shown, progress, folder.failures(plan), as_json=cluster.as_json)
@@ -136,12 +137,12 @@ async def _new_plan(
 
 
 async def _begin(
-    client: instance.ClientInstance, plan: replay_plan.ReplayPlan, folder: replay_plan.ReplayFolder
+    brokers: broker_queries.Brokers, plan: replay_plan.ReplayPlan, folder: replay_plan.ReplayFolder
 ) -> None:
-    await replay_run.refuse_second_run(client, plan)
+    await replay_run.refuse_second_run(brokers, plan)
     if not plan.is_begun:
         folder.write(plan)
-        await replay_run.create_shadow_group(client, plan)
+        await replay_run.create_shadow_group(brokers, plan)
         folder.write(replace(plan, is_begun=True))
 
 

@@ -200,13 +200,13 @@ async def windows_of(
     return tuple(window for part in parts for window in part)
 
 
-async def create_shadow_group(client: ClientInstance, plan: ReplayPlan) -> None:
+async def create_shadow_group(brokers: Brokers, plan: ReplayPlan) -> None:
     """Create the shadow group if it is missing, with its group's settings, and commit the windows' starts as its
     offsets.
 
     Raises RmqdError.
     """
-    brokers = await Brokers.look_up(client)
+    client = brokers.client
     await look_up_routes(client, plan)
 
     async def make_at(remoting: RemotingClient, address: str) -> None:
@@ -235,10 +235,10 @@ async def count_handled(client: ClientInstance, plan: ReplayPlan) -> int:
     return sum(await asyncio.gather(*(passed(window) for window in plan.windows)))
 
 
-async def refuse_second_run(client: ClientInstance, plan: ReplayPlan) -> None:
+async def refuse_second_run(brokers: Brokers, plan: ReplayPlan) -> None:
     """Raise RmqdError if the shadow group has a member, because then the replay is already running."""
-    brokers, waited = await Brokers.look_up(client), 0.0
-    while members := await _members(brokers, plan.shadow):
+    waited = 0.0
+    while members := {one for ids in (await brokers.ask(get_consumer_list, plan.shadow)).found.values() for one in ids}:
         if waited >= MEMBER_TIMEOUT_SECONDS:
             raise RmqdError(f"this replay is already running, as client {', '.join(sorted(members))} of {plan.shadow}")
         await asyncio.sleep(AGAIN_SECONDS)
@@ -249,8 +249,3 @@ async def look_up_routes(client: ClientInstance, plan: ReplayPlan) -> None:
     """Look up the routes of the windows' topics. Raises RmqdError."""
     for topic in {window.queue.topic for window in plan.windows}:
         await client.routes.lookup(topic)
-
-
-async def _members(brokers: Brokers, group: str) -> set[str]:
-    asked = await brokers.ask(get_consumer_list, group)
-    return {client_id for ids in asked.found.values() for client_id in ids}
