@@ -12,7 +12,7 @@ import re
 from array import array
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from typing import Any, Final
 
@@ -116,10 +116,7 @@ class PastProblem:
 
     def as_document(self) -> dict[str, Any]:
         """Return the finding as JSON. Only the first MAX_QUEUES queues are named."""
-        return {
-            "cause": self.problem.cause,
-            "evidence": self.problem.evidence,
-            "next": self.problem.next,
+        return asdict(self.problem) | {
             "state": "active" if self.until is None else "ended",
             "since": round(self.since, 3),
             "until": None if self.until is None else round(self.until, 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import random
@@ -298,7 +299,9 @@ class OrderProducer:
                     begun += 1
                     await room.acquire()
                     tasks.create_task(self._send(room))
-                await self._pause()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(TICK_SECONDS):
+                        await self._stop.wait()
 
     async def _send(self, room: asyncio.Semaphore) -> None:
         try:
@@ -309,10 +312,3 @@ class OrderProducer:
             self.last_failure = str(error)
         finally:
             room.release()
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(TICK_SECONDS):
-                await self._stop.wait()
-        except TimeoutError:
-            pass

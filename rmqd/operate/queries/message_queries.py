@@ -59,8 +59,8 @@ async def find_by_id(brokers: Brokers, msg_id: str, topic: str | None = None) ->
     An offset id names a broker of the cluster and a commit log offset, and is looked up there. Any other id is from a
     producer. Brokers find it when it is in their index, some moments after the message arrived.
     """
-    if (place := _place_of(brokers, msg_id)) is not None:
-        return await _find_at(brokers, *place)
+    if (stored := await _find_stored(brokers, msg_id)) is not None:
+        return stored
     if topic is not None:
         return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), msg_id, unique=True)
     tables = await brokers.ask(topic_configs)
@@ -76,20 +76,16 @@ async def find_by_key(brokers: Brokers, topic: str, key: str, *, most: int = MAX
     return await _query(brokers, dict.fromkeys(brokers.masters, (topic,)), key, unique=False, most=most)
 
 
-def _place_of(brokers: Brokers, msg_id: str) -> tuple[str, str, int] | None:
-    """Return broker, address and commit log offset of an offset id; None if it is not one of this cluster."""
+async def _find_stored(brokers: Brokers, msg_id: str) -> Found | None:
+    """Return the message with an offset id; None if it is not an offset id of this cluster."""
     try:
         place = parse_offset_message_id(msg_id.partition("-")[0])  # in a stored batch, the message's offset follows
     except ProtocolError:
         return None
-    name = brokers.names.get(place.address)
-    return None if name is None else (name, place.address, place.commit_log_offset)
-
-
-async def _find_at(brokers: Brokers, name: str, address: str, commit_log_offset: int) -> Found:
-    remoting = brokers.client.remoting
+    if (name := brokers.names.get(place.address)) is None:
+        return None
     try:
-        record = await view_message(remoting, address, commit_log_offset)
+        record = await view_message(brokers.client.remoting, place.address, place.commit_log_offset)
         return ([] if record is None else list(decoded(record, "", name))), {}
     except RmqdError as error:
         return [], {name: error}
