@@ -265,7 +265,7 @@ def try_group(
         _topics(ours, topics), dead_letters, frozenset(without or ()), most,
     )  # fmt: skip
     longest = ours.options.consume_timeout_seconds if timeout is None else _timeout_seconds(timeout)
-    chosen = ours.target.ask(lambda client: trial_selection.choose(client, ours.options, selection))
+    chosen = ours.target.ask(lambda client: trial_selection.MessageChoice(client, ours.options, selection).read())
     say((f"rmqd: {remark}" for remark in chosen.remarks), err=True)
     if chosen.is_cut:
         say([f"rmqd: only the first {most} are used; use --most for more, or --from to begin later"], err=True)

@@ -153,11 +153,6 @@ class ChosenMessages:
     """Whether they are dead letters. Each then looks as if it came from the retry topic."""
 
 
-async def choose(client: ClientInstance, options: ConsumerOptions, selection: Selection) -> ChosenMessages:
-    """Read the selected messages that match the group's subscriptions. Raises RmqdError."""
-    return await _Choice(client, options, selection).chosen()
-
-
 def make_batches(messages: Iterable[Message], most: int) -> list[list[Message]]:
     """Return the batches that a consumer would make: each from one queue, in its order, and full if possible.
 
@@ -174,7 +169,9 @@ def make_batches(messages: Iterable[Message], most: int) -> list[list[Message]]:
     return batches
 
 
-class _Choice:
+class MessageChoice:
+    """Reads selected messages that match a group's subscriptions."""
+
     def __init__(self, client: ClientInstance, options: ConsumerOptions, selection: Selection) -> None:
         self._client = client
         self._options = options
@@ -189,7 +186,8 @@ class _Choice:
         elif not (selection.waiting or selection.ids):
             self._subscriptions.pop(retries, None)  # retries are copies of messages in the group's topics
 
-    async def chosen(self) -> ChosenMessages:
+    async def read(self) -> ChosenMessages:
+        """Read the messages. Raises RmqdError."""
         asked, chosen = self._asked, self._chosen
         # RocketMQ returns every message to a pull with an invalid condition
         await check_filters(self._client, self._options.group, self._subscriptions.values())
