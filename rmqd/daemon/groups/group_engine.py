@@ -3,8 +3,8 @@
 The snapshots of several worker processes, and of ended consumers and processes, are merged by the rules that their
 fields declare (`runtime.figures`).
 
-Inside a consumer all names include the namespace (`rmqd.plugins.model_options` adds it). `GroupEdge` removes it from
-snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
+Inside a consumer all names include the namespace (`rmqd.plugins.model_options` adds it). `GroupSupervisor` removes it
+from snapshots; `runtime.logs` does so in the log, and `wire.messages` for handlers.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import structlog
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.group_model import GroupConfig
-from rmqd.config.model.root_model import DEFAULT_CLUSTER, RootConfig
+from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
@@ -34,7 +34,6 @@ from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import add_counters, add_each, counter, figure, gauge, histogram, known, merged
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.lazy_imports import lazily
-from rmqd.wire.topics import without_namespace, wrap_namespace
 
 with lazily():
     from rmqd.client import instance
@@ -43,28 +42,6 @@ with lazily():
     from rmqd.daemon.groups import spark_group
     from rmqd.plugins import handler_catalogue, strategies, telemetry
     from rmqd.plugins.worker_processes import process_calls
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupEdge:
-    """The cluster of a group, and the namespace of its names there."""
-
-    cluster: str = DEFAULT_CLUSTER
-    namespace: str = ""
-
-    def of_group(self, group: GroupSnapshot, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
-        """Return a consumer's snapshot with the name of its cluster, these queues, and without the namespace."""
-        return replace(self.to_user_names(group), cluster=self.cluster, queues=tuple(queues))
-
-    def to_user_names(self, value: T) -> T:
-        """Return a copy without the namespace."""
-        return without_namespace(value, self.namespace)
-
-    def to_broker_names(self, scope: PauseScope) -> PauseScope:
-        """Return the scope of an operator's pause in the consumer's names."""
-        return scope if scope.topic is None else replace(scope, topic=wrap_namespace(scope.topic, self.namespace))
 
 
 class UnknownGroupError(Exception):
@@ -84,11 +61,14 @@ class WholeGroupOnlyError(Exception):
         )
 
 
-def check_scope(config: RootConfig, group: str, scope: PauseScope) -> None:
-    """Raise WholeGroupOnlyError if a group of `config` cannot be paused in this scope."""
+def settings_of(config: RootConfig, group: str, scope: PauseScope = WHOLE_GROUP) -> GroupConfig:
+    """Return the settings of a group. Raises UnknownGroupError, or WholeGroupOnlyError if `scope` cannot be paused."""
     settings = config.groups.get(group)
-    if settings is not None and settings.engine == "spark" and scope != WHOLE_GROUP:
+    if settings is None:
+        raise UnknownGroupError(group, list(config.groups))
+    if settings.engine == "spark" and scope != WHOLE_GROUP:
         raise WholeGroupOnlyError(group, scope)
+    return settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from rmqd.client.client_options import ClientOptions, TlsOptions
 from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.group_model import CanaryConfig, GroupConfig, HandlerConfig
 from rmqd.config.model.root_model import RootConfig
-from rmqd.daemon.groups.group_engine import GroupChanges, UnknownGroupError
+from rmqd.daemon.groups.group_engine import GroupChanges, settings_of
 from rmqd.runtime.figures import add_counters, merged
 from rmqd.runtime.value_kinds import Key
 
@@ -250,7 +250,7 @@ def groups_with_changed_filters(old: RootConfig, new: RootConfig, changes: Group
 
 def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootConfig:
     """Return the configuration with another concurrency for one group. Raises UnknownGroupError, ValueError."""
-    settings = _settings(config, group)
+    settings = settings_of(config, group)
     handler = settings.handler
     if handler is None or settings.engine == "spark" or handler.processes:
         raise ValueError(f"handler.concurrency does not limit the calls of group {group}; change its configuration")
@@ -273,14 +273,8 @@ def with_promoted_canary(config: RootConfig, group: str) -> RootConfig:
     return _with_handler(config, group, _handler_with_canary(config, group).promoted)
 
 
-def _settings(config: RootConfig, group: str) -> GroupConfig:
-    if group not in config.groups:
-        raise UnknownGroupError(group, list(config.groups))
-    return config.groups[group]
-
-
 def _handler_with_canary(config: RootConfig, group: str) -> HandlerConfig:
-    handler = _settings(config, group).handler
+    handler = settings_of(config, group).handler
     if handler is None or handler.canary is None:
         raise ValueError(f"group {group} has no canary; set handler.canary in its configuration, and run rmqd reload")
     return handler

@@ -17,13 +17,12 @@ from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import (
     GroupChanges,
-    GroupEdge,
     HostSnapshot,
     LocalEngine,
     ProcessSnapshot,
     UnknownGroupError,
-    check_scope,
     merge_processes,
+    settings_of,
 )
 from rmqd.daemon.groups.group_reload import ClusterClients, ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor, WorkerShare
@@ -130,13 +129,13 @@ class LocalGroups:
         return merge_processes([own, *others], self._past) if others or self._past else own
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        self._switchable(group, scope).pause(scope)
+        self._supervisor(group, scope).pause(scope)
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        self._switchable(group, scope).resume(scope)
+        self._supervisor(group, scope).resume(scope)
 
     async def restart(self, group: str) -> None:
-        supervisor = self._group(group)
+        supervisor = self._supervisor(group)
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot restart a group"])
@@ -215,15 +214,11 @@ class LocalGroups:
     def longest_drain_seconds(self) -> float:
         return max((group.shutdown_timeout_seconds for group in self._groups.values()), default=0.0)
 
-    def _group(self, name: str) -> GroupSupervisor:
-        if name not in self._groups:
-            raise UnknownGroupError(name, list(self._groups))
-        return self._groups[name]
-
-    def _switchable(self, name: str, scope: PauseScope) -> GroupSupervisor:
-        group = self._group(name)
-        check_scope(self._state.config, name, scope)
-        return group
+    def _supervisor(self, group: str, scope: PauseScope = WHOLE_GROUP) -> GroupSupervisor:
+        settings_of(self._state.config, group, scope)
+        if group not in self._groups:  # a reload will start it
+            raise UnknownGroupError(group, list(self._groups))
+        return self._groups[group]
 
     def _build_client(self, options: ClientOptions) -> instance.ClientInstance:
         return self._engine.build_client(self._share.of_client(options))
@@ -261,9 +256,9 @@ class LocalGroups:
             now = self._state.config, self._clients.current
             return first.pop() if first else self._build_consumer(name, *now, in_worker=name in self._in_workers)
 
-        edge = GroupEdge(config.cluster_name(name), config.cluster_of(name).client.namespace)
-        seconds = config.groups[name].shutdown_timeout_seconds
-        return GroupSupervisor(name, build, seconds, self._clock, Backoff(), edge)
+        seconds, cluster = config.groups[name].shutdown_timeout_seconds, config.cluster_name(name)
+        namespace = config.cluster_of(name).client.namespace
+        return GroupSupervisor(name, build, seconds, self._clock, Backoff(), cluster=cluster, namespace=namespace)
 
     def _build_consumer(
         self, name: str, config: RootConfig, clients: Mapping[str, instance.ClientInstance], *, in_worker: bool

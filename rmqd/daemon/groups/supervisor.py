@@ -16,16 +16,17 @@ import structlog
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.config.model.group_model import GroupConfig
+from rmqd.config.model.root_model import DEFAULT_CLUSTER
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
-from rmqd.daemon.groups.group_engine import GroupEdge, HostSnapshot, add_ended_counters
+from rmqd.daemon.groups.group_engine import HostSnapshot, add_ended_counters
 from rmqd.handler_api.batch import leaves_of
 from rmqd.runtime.clock import Clock, backoff_of, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe, duration
-from rmqd.wire.topics import without_namespace
+from rmqd.wire.topics import without_namespace, wrap_namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,15 +167,20 @@ class GroupSupervisor:
         shutdown_timeout_seconds: float,
         clock: Clock,
         backoff: Backoff,
-        edge: GroupEdge | None = None,
+        *,
+        cluster: str = DEFAULT_CLUSTER,
+        namespace: str = "",
     ) -> None:
-        """`build` creates the next consumer. If it raises, the group counts as failed."""
+        """`build` creates the next consumer. If it raises, the group counts as failed. `namespace` is the namespace of
+        its names in the cluster.
+        """
         self.name = name
         self.shutdown_timeout_seconds = shutdown_timeout_seconds
         self._build = build
         self._clock = clock
         self._backoff = backoff
-        self._edge = edge or GroupEdge()
+        self._cluster = cluster
+        self._namespace = namespace
         self._log = log.bind(group=name)
         self._consumer = build()
         self._past: GroupSnapshot | None = None
@@ -228,12 +234,12 @@ class GroupSupervisor:
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
         self._pauses.add(scope)
-        self._consumer.pause(self._edge.to_broker_names(scope))
+        self._consumer.pause(self._to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """End all pauses inside this scope."""
         self._pauses.end(scope)
-        self._consumer.resume(self._edge.to_broker_names(scope))
+        self._consumer.resume(self._to_broker_names(scope))
 
     @property
     def consumer(self) -> Consumer:
@@ -262,13 +268,13 @@ class GroupSupervisor:
     def queue_snapshots(self) -> Iterable[QueueSnapshot]:
         """Return the queues, each with its figures at the moment when it is read."""
         queues = self._consumer.queue_snapshots()
-        return map(self._edge.to_user_names, queues) if self._edge.namespace else queues
+        return (without_namespace(queue, self._namespace) for queue in queues) if self._namespace else queues
 
     def snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
         """Return the group's figures at one moment, with the counters of all its consumers, and these queues."""
-        group = self._edge.of_group(self._consumer.snapshot(with_queues=False), queues)
+        group = self._consumer_snapshot(queues)
         if self._failure is not None:
-            failure = without_namespace(self._failure, self._edge.namespace)
+            failure = without_namespace(self._failure, self._namespace)
             group = replace(
                 group,
                 state="failed",
@@ -282,6 +288,15 @@ class GroupSupervisor:
                 assigned={},
             )
         return add_ended_counters(group, self._past)
+
+    def _consumer_snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
+        """Return the consumer's snapshot with the name of its cluster, these queues, and without the namespace."""
+        group = without_namespace(self._consumer.snapshot(with_queues=False), self._namespace)
+        return replace(group, cluster=self._cluster, queues=tuple(queues))
+
+    def _to_broker_names(self, scope: PauseScope) -> PauseScope:
+        """Return the scope of an operator's pause in the consumer's names."""
+        return scope if scope.topic is None else replace(scope, topic=wrap_namespace(scope.topic, self._namespace))
 
     async def _run_consumer(self) -> None:
         running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
@@ -322,10 +337,10 @@ class GroupSupervisor:
                 return
 
     def _replace(self, consumer: Consumer) -> None:
-        self._past = add_ended_counters(self._edge.of_group(self._consumer.snapshot(with_queues=False)), self._past)
+        self._past = add_ended_counters(self._consumer_snapshot(), self._past)
         self._consumer, self._failure = consumer, None
         for scope in self._pauses.scopes:
-            consumer.pause(self._edge.to_broker_names(scope))
+            consumer.pause(self._to_broker_names(scope))
         self._log.info("group.restarted")
 
 

@@ -22,10 +22,9 @@ from rmqd.daemon.groups.group_engine import (
     GroupChanges,
     HostSnapshot,
     ProcessSnapshot,
-    UnknownGroupError,
     WorkerReport,
-    check_scope,
     merge_processes,
+    settings_of,
 )
 from rmqd.daemon.groups.group_reload import ConfigState, groups_with_changed_filters, plan_changes
 from rmqd.daemon.groups.supervisor import Backoff, WorkerShare, wait_for_drain
@@ -152,18 +151,18 @@ class WorkerPool:
         )
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        self._check_known(group, scope)
+        settings_of(self._state.config, group, scope)
         self._pauses[group].add(scope)
         await self._ask_all("pause", (group, scope))
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
-        self._check_known(group, scope)
+        settings_of(self._state.config, group, scope)
         self._pauses[group].end(scope)
         await self._ask_all("resume", (group, scope))
 
     async def restart(self, group: str) -> None:
         """Restart a group in all workers, after a new worker has loaded it."""
-        self._check_known(group, WHOLE_GROUP)
+        settings_of(self._state.config, group)
         async with self._changing:
             await self._check(self._state.config.of_group(group), [])
             self._code_restarts += 1
@@ -209,11 +208,6 @@ class WorkerPool:
     def longest_drain_seconds(self) -> float:
         groups = self._state.config.groups.values()
         return max((group.shutdown_timeout_seconds for group in groups), default=0.0)
-
-    def _check_known(self, group: str, scope: PauseScope) -> None:
-        if group not in self._state.config.groups:
-            raise UnknownGroupError(group, list(self._state.config.groups))
-        check_scope(self._state.config, group, scope)
 
     def _spec(self, number: int, config: RootConfig) -> WorkerSpec:
         pauses = {group: pauses.scopes for group, pauses in self._pauses.items()}
