@@ -173,10 +173,6 @@ class PushConsumer(Consumer):
             await change_while_running(self.context, self._rebalance, options)
         self._drain_seconds = options.shutdown_timeout_seconds
 
-    @property
-    def paused(self) -> bool:
-        return self.context.paused
-
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         self.context.pauses.add(scope)
         self._apply_pauses()

@@ -312,10 +312,6 @@ class Consumer(Protocol):
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Resume every queue that was paused within this scope."""
 
-    @property
-    def paused(self) -> bool:
-        """Whether the whole group is paused."""
-
     def snapshot(self, *, with_queues: bool = True) -> GroupSnapshot:
         """Return the group's state and figures. Never raises, and may be called before and after `run`. Cheap without
         the queues. There may be thousands of queues.

@@ -75,7 +75,7 @@ async def test_a_paused_queue_stands_still_and_the_others_go_on(
         await flowing.sleep(5)
         assert broker.pulled_offsets(held) == [0, 2]
         assert (state(m, 0), state(m, 1)) == ("paused", "waiting")
-        assert not m.consumer.paused
+        assert not m.consumer.context.paused
         snapshot = m.queue(0)
         assert snapshot is not None
         assert snapshot.cached == 2

@@ -113,28 +113,24 @@ class ClusterClients:
 
     def __init__(self, state: ConfigState, build: Callable[[ClientOptions], ClientInstance]) -> None:
         self._build = build
-        self._clients: dict[str, ClientInstance] = {
+        self.current: dict[str, ClientInstance] = {
             name: build(state.options(name)) for name in used_clusters(state.config)
         }
         self._past: ClientSnapshot | None = None  # the counters of clients that were replaced
         self._tasks: asyncio.TaskGroup | None = None
         self._running: dict[str, asyncio.Task[None]] = {}
 
-    @property
-    def current(self) -> Mapping[str, ClientInstance]:
-        return self._clients
-
     def run_in(self, tasks: asyncio.TaskGroup) -> None:
         """Start all clients in a task group. A client's failure ends the task group, because groups need their
         client.
         """
         self._tasks = tasks
-        for cluster, client in self._clients.items():
+        for cluster, client in self.current.items():
             self._start(cluster, client)
 
     def prepare(self, before: ConfigState, after: ConfigState) -> NewClients:
         """Return the clients for `after`: existing clients, with their new keys, and new clients."""
-        kept = {name: self._clients[name] for name in used_clusters(after.config) if name in self._clients}
+        kept = {name: self.current[name] for name in used_clusters(after.config) if name in self.current}
         kept = {name: client for name, client in kept.items() if before.same_client(after, name)}
         fresh = {name: self._build(after.options(name)) for name in used_clusters(after.config) if name not in kept}
         secured = {}
@@ -146,20 +142,20 @@ class ClusterClients:
 
     async def take_over(self, following: NewClients) -> None:
         """Stop the clients that the new configuration does not use, and start the new ones."""
-        gone = [name for name, client in self._clients.items() if following.clients.get(name) is not client]
+        gone = [name for name, client in self.current.items() if following.clients.get(name) is not client]
         await self._end(gone)
         for name in gone:
-            self._past = add_counters(self._clients[name].snapshot(), self._past)
-        self._clients = dict(following.clients)
+            self._past = add_counters(self.current[name].snapshot(), self._past)
+        self.current = dict(following.clients)
         for name, client in following.fresh.items():
             self._start(name, client)
 
     async def end(self) -> None:
-        await self._end(list(self._clients))
+        await self._end(list(self.current))
 
     def snapshot(self) -> ClientSnapshot:
         """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
-        return add_counters(reduce(merged, [client.snapshot() for client in self._clients.values()]), self._past)
+        return add_counters(reduce(merged, [client.snapshot() for client in self.current.values()]), self._past)
 
     def _start(self, cluster: str, client: ClientInstance) -> None:
         assert self._tasks is not None
@@ -167,7 +163,7 @@ class ClusterClients:
 
     async def _end(self, clusters: list[str]) -> None:
         for cluster in clusters:
-            self._clients[cluster].stop()
+            self.current[cluster].stop()
         if running := [self._running.pop(cluster) for cluster in clusters if cluster in self._running]:
             await asyncio.wait(running)
 

@@ -158,7 +158,7 @@ class LocalGroups:
             ours = [name for name in (*changes.unchanged, *changes.updated) if name in self._groups]
             in_workers = [name for name in ours if name in self._worker_groups()]
             live = [name for name in ours if name in changes.updated and name not in in_workers]
-            live = [name for name in live if not self._groups[name].failed]
+            live = [name for name in live if self._groups[name].failure is None]
             to_build = [name for name in config.groups if name not in (*changes.unchanged, *in_workers, *live)]
             try:
                 next_in_workers = set(to_build) if self._imports_again else self._in_workers
@@ -305,7 +305,7 @@ class LocalGroups:
         former = self._groups.get(name)
         if former is not None:
             is_whole = settings.engine == "spark"
-            pauses = [scope for scope in former.pauses if not is_whole or scope == WHOLE_GROUP]
+            pauses = [scope for scope in former.pauses.scopes if not is_whole or scope == WHOLE_GROUP]
             group.adopt_counters(former.snapshot(), pauses)
         self._groups[name] = group
         if not self.stopping:

@@ -96,10 +96,6 @@ class ChildGroup(Generic[Child]):
         self._pauses.end(scope)
         self._switch("resume", scope)
 
-    @property
-    def paused(self) -> bool:
-        return self._pauses.whole
-
     async def change(self, options: ConsumerOptions) -> None:
         """Raise RmqdError: a reload restarts the group, or the child applies the configuration."""
         raise RmqdError(f"group {self._name} runs in another process and cannot change its options while it runs")

@@ -182,10 +182,11 @@ class GroupSupervisor:
         self._cluster = cluster
         self._namespace = namespace
         self._log = log.bind(group=name)
-        self._consumer = build()
+        self.consumer = build()
         self._past: GroupSnapshot | None = None
-        self._failure: str | None = None
-        self._pauses = Pauses()
+        self.failure: str | None = None
+        """The last failure, while the group waits for a restart."""
+        self.pauses = Pauses()
         self._stop = asyncio.Event()
         self._force_stop = asyncio.Event()
         self._following: Consumer | None = None  # the consumer that replaces the current one, set by `restart`
@@ -233,31 +234,18 @@ class GroupSupervisor:
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
-        self._pauses.add(scope)
-        self._consumer.pause(self._to_broker_names(scope))
+        self.pauses.add(scope)
+        self.consumer.pause(self._to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """End all pauses inside this scope."""
-        self._pauses.end(scope)
-        self._consumer.resume(self._to_broker_names(scope))
-
-    @property
-    def consumer(self) -> Consumer:
-        return self._consumer
-
-    @property
-    def pauses(self) -> tuple[PauseScope, ...]:
-        return self._pauses.scopes
-
-    @property
-    def failed(self) -> bool:
-        """Whether the group waits for a restart after a failure."""
-        return self._failure is not None
+        self.pauses.end(scope)
+        self.consumer.resume(self._to_broker_names(scope))
 
     async def change(self, options: ConsumerOptions) -> None:
         """Apply new options to the running consumer."""
         self.shutdown_timeout_seconds = options.shutdown_timeout_seconds
-        await self._consumer.change(options)
+        await self.consumer.change(options)
 
     def adopt_counters(self, past: GroupSnapshot, pauses: Iterable[PauseScope]) -> None:
         """Adopt the counters and the pauses of the group that this one replaces."""
@@ -267,22 +255,22 @@ class GroupSupervisor:
 
     def queue_snapshots(self) -> Iterable[QueueSnapshot]:
         """Return the queues, each with its figures at the moment when it is read."""
-        queues = self._consumer.queue_snapshots()
+        queues = self.consumer.queue_snapshots()
         return (without_namespace(queue, self._namespace) for queue in queues) if self._namespace else queues
 
     def snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
         """Return the group's figures at one moment, with the counters of all its consumers, and these queues."""
         group = self._consumer_snapshot(queues)
-        if self._failure is not None:
-            failure = without_namespace(self._failure, self._namespace)
+        if self.failure is not None:
+            failure = without_namespace(self.failure, self._namespace)
             group = replace(
                 group,
                 state="failed",
                 failure=failure,
                 ready=False,
                 not_ready_reason=failure,
-                paused=self._pauses.whole,
-                pauses=self._pauses.scopes,
+                paused=self.pauses.whole,
+                pauses=self.pauses.scopes,
                 problems=(),
                 queues=(),
                 assigned={},
@@ -291,7 +279,7 @@ class GroupSupervisor:
 
     def _consumer_snapshot(self, queues: Iterable[QueueSnapshot] = ()) -> GroupSnapshot:
         """Return the consumer's snapshot with the name of its cluster, these queues, and without the namespace."""
-        group = without_namespace(self._consumer.snapshot(with_queues=False), self._namespace)
+        group = without_namespace(self.consumer.snapshot(with_queues=False), self._namespace)
         return replace(group, cluster=self._cluster, queues=tuple(queues))
 
     def _to_broker_names(self, scope: PauseScope) -> PauseScope:
@@ -299,7 +287,7 @@ class GroupSupervisor:
         return scope if scope.topic is None else replace(scope, topic=wrap_namespace(scope.topic, self._namespace))
 
     async def _run_consumer(self) -> None:
-        running = asyncio.create_task(self._consumer.run(), name=f"group {self.name}")
+        running = asyncio.create_task(self.consumer.run(), name=f"group {self.name}")
         stop = asyncio.create_task(self._wanted.wait(), name=f"stop of {self.name}")
         try:
             await asyncio.wait({running, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -308,9 +296,9 @@ class GroupSupervisor:
                     raise GroupEndedError("the group was cancelled unexpectedly")
                 running.result()
                 raise GroupEndedError("the group ended unexpectedly")
-            self._consumer.stop()
+            self.consumer.stop()
             drain_seconds = self.shutdown_timeout_seconds + END_GRACE_SECONDS
-            force = self._consumer.force_stop
+            force = self.consumer.force_stop
             if not await wait_for_drain(running, drain_seconds, self._force_stop, force, HURRY_GRACE_SECONDS):
                 self._log.error("group.abandoned", after_seconds=drain_seconds + HURRY_GRACE_SECONDS)
             elif running.exception() is not None:
@@ -324,8 +312,8 @@ class GroupSupervisor:
     async def _wait_and_replace(self, error: Exception, lived_seconds: float) -> None:
         while True:
             seconds = self._backoff.after(lived_seconds)
-            self._failure = describe(leaves_of(error)[0])
-            self._log.error("group.failed", error=self._failure, retry_in_seconds=seconds, exc_info=error)
+            self.failure = describe(leaves_of(error)[0])
+            self._log.error("group.failed", error=self.failure, retry_in_seconds=seconds, exc_info=error)
             if await wait_within(self._clock, seconds, self._wanted.wait()):
                 return
             try:
@@ -338,8 +326,8 @@ class GroupSupervisor:
 
     def _replace(self, consumer: Consumer) -> None:
         self._past = add_ended_counters(self._consumer_snapshot(), self._past)
-        self._consumer, self._failure = consumer, None
-        for scope in self._pauses.scopes:
+        self.consumer, self.failure = consumer, None
+        for scope in self.pauses.scopes:
             consumer.pause(self._to_broker_names(scope))
         self._log.info("group.restarted")
 

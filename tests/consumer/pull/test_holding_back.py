@@ -60,7 +60,7 @@ async def test_a_paused_group_pulls_nothing_and_hands_out_nothing(broker: Script
     async with member(broker.peer.address, keep, clock=flowing) as m:
         await eventually(lambda: len(broker.pulled_offsets(queue)) == 2, "the next pull waits at the broker")
         m.consumer.pause()
-        assert m.consumer.paused
+        assert m.consumer.context.paused
         handle.release.set()
         await broker.store(queue, b"1", b"2")
         await eventually(lambda: (q := m.queue()) and q.cached == 2, "the pull that was under way came back")

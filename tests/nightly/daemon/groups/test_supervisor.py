@@ -86,7 +86,7 @@ async def test_a_restart_drains_the_consumer_and_continues_with_the_next_one() -
         assert following.pauses.scopes == (PauseScope("orders"),)
         assert group.snapshot().topics[0].received == 7
         following.fail(ValueError())
-        await eventually(lambda: group.failed, "the new one fails")
+        await eventually(lambda: group.failure, "the new one fails")
         await group.restart(next_one := later())
         await next_one.running.wait()
         assert len(build.made) == 1
