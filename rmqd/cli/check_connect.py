@@ -127,7 +127,7 @@ async def _check_brokers(client: ClientInstance, prefix: str) -> list[Check]:
     snapshot = DiagnosisSnapshot(group="", at=client.clock.wall(), brokers=await broker_facts(brokers, info))
     problems = (one.problem for one in cluster_findings.brokers(snapshot))
     seen = ("broker_read_only", "clock_skew")
-    return [_of("warning", f"{prefix}brokers", problem) for problem in problems if problem.cause in seen]
+    return [_check_of("warning", f"{prefix}brokers", problem) for problem in problems if problem.cause in seen]
 
 
 class _GroupCheck:
@@ -156,7 +156,7 @@ class _GroupCheck:
     def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
         subject = f"{self._subject}.subscriptions.{topic}"
         if isinstance(route, RouteNotFoundError):
-            yield _of("error", subject, group_problems.missing_problem(topic))
+            yield _check_of("error", subject, group_problems.missing_problem(topic))
         elif isinstance(route, RmqdError):
             yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
         else:
@@ -164,7 +164,7 @@ class _GroupCheck:
             queues = self._client.routes.queues(topic)
             if closed:
                 level: Level = "warning" if queues else "error"
-                yield _of(level, subject, group_problems.closed_problem(topic, closed))
+                yield _check_of(level, subject, group_problems.closed_problem(topic, closed))
             if queues:
                 brokers = len({queue.broker_name for queue in queues})
                 yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
@@ -212,7 +212,7 @@ class _GroupCheck:
             return Check(level, subject, _refusal(where, "the group's mode", error))
         if mode is MessageRequestMode.POP:
             return Check("ok", subject, f"{where} lets the group pop")
-        return _of("warning", subject, pulling_problem(self._name, topic, where, "the configuration"))
+        return _check_of("warning", subject, pulling_problem(self._name, topic, where, "the configuration"))
 
     async def _mode(self, address: str, topic: str) -> MessageRequestMode:
         """Return the mode that the broker assigns to members; without members, the mode that an administrator set."""
@@ -259,12 +259,12 @@ class _GroupCheck:
             return
         settings = groups.get(self._name)
         if settings is None and not makes_groups:
-            yield _of("error", self._subject, group_problems.unknown_problem(where, self._name))
+            yield _check_of("error", self._subject, group_problems.unknown_problem(where, self._name))
         elif settings is None:
             told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
             yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
         elif problem := group_problems.settings_problem(where, self._name, settings, self._group.announced_model):
-            yield _of("error", self._subject, problem)
+            yield _check_of("error", self._subject, problem)
         else:
             yield Check("ok", self._subject, f"{where} allows the group to consume")
 
@@ -281,10 +281,10 @@ class _GroupCheck:
         found_differences = list(self._differences(members))
         for difference in found_differences:
             evidence = f"the members {_join(clients)} on {where} {difference.text}"
-            yield _of("error", self._subject, found(difference.cause, evidence, group=self._name))
+            yield _check_of("error", self._subject, found(difference.cause, evidence, group=self._name))
         for client, addresses in clients.items():
             if len(addresses) > 1:
-                yield _of("error", self._subject, conflict_problem(client, where, addresses))
+                yield _check_of("error", self._subject, conflict_problem(client, where, addresses))
         if not found_differences:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
@@ -314,7 +314,7 @@ async def _or_error(question: Awaitable[Answer]) -> Answer | RmqdError:
         return error
 
 
-def _of(level: Level, subject: str, problem: Problem) -> Check:
+def _check_of(level: Level, subject: str, problem: Problem) -> Check:
     return Check(level, subject, f"{problem.evidence}; {problem.next}")
 
 

@@ -59,7 +59,9 @@ class Locations:
 
     def of_key(self, path: KeyPath) -> str:
         """Return the location of a key; if it is not written anywhere, the location of the nearest enclosing key."""
-        return self.keys.get(self.written(path), self.root)
+        while path and path not in self.keys:
+            path = path[:-1]
+        return self.keys.get(path, self.root)
 
     def declared(self, path: KeyPath) -> KeyPath:
         """Return the path in `defaults` if a group inherits the value at a path; otherwise the path itself."""
@@ -76,12 +78,6 @@ class Locations:
         """Return the location of the parent of a missing key; if a group inherits the parent, of the group."""
         parent = path[:-1]
         return self.of_key(parent if self.declared(parent) == parent else path[:2])
-
-    def written(self, path: KeyPath) -> KeyPath:
-        """Return the longest start of a path that is written in a file or on the command line."""
-        while path and path not in self.keys:
-            path = path[:-1]
-        return path
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Locations)

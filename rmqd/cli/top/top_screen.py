@@ -246,7 +246,7 @@ class TerminalScreen:
         return top_frame.TerminalSize(*self._screen.size)
 
     @contextlib.contextmanager
-    def taken(self) -> Iterator[None]:
+    def raw_mode(self) -> Iterator[None]:
         """Read single keys without echo. Signals that end a process end the view first."""
         handled = {signal.SIGWINCH: lambda *_: self.wake(), signal.SIGTERM: _end, signal.SIGHUP: _end}
         before = {number: signal.signal(number, handler) for number, handler in handled.items()}
@@ -314,7 +314,7 @@ def run(watch: DaemonWatch) -> None:
     screen, state = TerminalScreen(), top_frame.ViewState()
     watch.woken = screen.wake
     watch.start()
-    with screen.taken():
+    with screen.raw_mode():
         while True:
             while not watch.news.empty():
                 state = watch.news.get()(state)

@@ -61,11 +61,11 @@ def config_files(path: Path) -> tuple[Path, list[Path]]:
 
 def configured_names(path: Path) -> dict[str, list[str]]:
     """Return the topics of each group in a configuration, as far as it can be read, without validation."""
-    groups = _below(read_source(path).tree, "groups").entries
-    return {name: list(_below(entry.node, "subscriptions").entries) for name, entry in groups.items()}
+    groups = _mapping_at(read_source(path).tree, "groups").entries
+    return {name: list(_mapping_at(entry.node, "subscriptions").entries) for name, entry in groups.items()}
 
 
-def _below(node: Node, key: str) -> YamlMapping:
+def _mapping_at(node: Node, key: str) -> YamlMapping:
     entry = node.entries.get(key) if isinstance(node, YamlMapping) else None
     return entry.node if entry is not None and isinstance(entry.node, YamlMapping) else YamlMapping(node.place, {})
 
@@ -106,8 +106,8 @@ def read_source(path: Path, overrides: Sequence[str] = ()) -> ConfigFiles:
     for override in overrides:
         _override(source, override)
     _drop_notes(source.tree)
-    shared = _below(source.tree, "defaults")
-    for entry in _below(source.tree, "groups").entries.values():
+    shared = _mapping_at(source.tree, "defaults")
+    for entry in _mapping_at(source.tree, "groups").entries.values():
         if isinstance(entry.node, YamlMapping):
             entry.node = merge_nodes(_inheritable(shared, entry.node), entry.node, inherited=True)
     return source
@@ -141,8 +141,8 @@ def _drop_notes(node: Node) -> None:
             _drop_notes(entry.node)
 
 
-_HANDLING: Final = ("handler", "retry", "dead_letter", "deduplicate", "hooks")
-_PIPING: Final = ("pipeline", "sink")
+_HANDLER_KEYS: Final = ("handler", "retry", "dead_letter", "deduplicate", "hooks")
+_PIPELINE_KEYS: Final = ("pipeline", "sink")
 
 
 def _inheritable(shared: YamlMapping, group: YamlMapping) -> YamlMapping:
@@ -151,12 +151,12 @@ def _inheritable(shared: YamlMapping, group: YamlMapping) -> YamlMapping:
     A group with a pipeline does not inherit the keys of handlers, and the other way round. Options belong to their
     plugin, and a sink's keys to its format: a group that names another one does not inherit them.
     """
-    foreign = _HANDLING if "pipeline" in group.entries else _PIPING if "handler" in group.entries else ()
+    foreign = _HANDLER_KEYS if "pipeline" in group.entries else _PIPELINE_KEYS if "handler" in group.entries else ()
     entries = {key: entry for key, entry in shared.entries.items() if key not in foreign}
     for key, kind in (("handler", "plugin"), ("offset_store", "plugin"), ("pipeline", "plugin"), ("sink", "format")):
-        theirs, ours = (_below(one, key).entries.get(kind) for one in (shared, group))
+        theirs, ours = (_mapping_at(one, key).entries.get(kind) for one in (shared, group))
         if key in entries and theirs and ours and _plain_value(theirs.node) != _plain_value(ours.node):
-            section = _below(shared, key)
+            section = _mapping_at(shared, key)
             kept = {} if key == "sink" else {n: one for n, one in section.entries.items() if n != "options"}
             entries[key] = YamlEntry(entries[key].place, YamlMapping(section.place, kept))
     return YamlMapping(shared.place, entries)
@@ -311,20 +311,20 @@ def _override_value(source: ConfigFiles, text: str, path: tuple[str, ...], place
         return Scalar(place, "")
     reading = read_tree(text, place)
     if reading.tree is not None and not reading.problems:
-        return _moved(reading.tree, place)
+        return _with_place(reading.tree, place)
     if text[0] in "[{":
         reason = reading.problems[0].message if reading.problems else "empty"
         source.problems.append(ConfigProblem(place, path, reason))
     return Scalar(place, text)  # `*` and `%RETRY%mailer` are not valid YAML, but are meant as text
 
 
-def _moved(node: Node, place: str) -> Node:
+def _with_place(node: Node, place: str) -> Node:
     if isinstance(node, YamlMapping):
         return YamlMapping(
-            place, {key: YamlEntry(place, _moved(entry.node, place)) for key, entry in node.entries.items()}
+            place, {key: YamlEntry(place, _with_place(entry.node, place)) for key, entry in node.entries.items()}
         )
     if isinstance(node, YamlList):
-        return YamlList(place, [_moved(item, place) for item in node.nodes])
+        return YamlList(place, [_with_place(item, place) for item in node.nodes])
     return Scalar(place, node.value)
 
 

@@ -233,7 +233,7 @@ class LocalGroups:
         groups, problems = {}, []
         for name in names:
             settings = config.groups[name]
-            if not self._share.has(settings):
+            if not self._share.runs(settings):
                 continue
             try:
                 groups[name] = self._supervised(name, config, clients, in_worker=name in in_workers)
@@ -297,7 +297,7 @@ class LocalGroups:
                 return [_problem(config, name, error)]
             return []
 
-        found = await asyncio.gather(*(check(name) for name in names if self._share.has(config.groups[name])))
+        found = await asyncio.gather(*(check(name) for name in names if self._share.runs(config.groups[name])))
         if problems := [problem for part in found for problem in part]:
             raise ConfigError(problems)
 

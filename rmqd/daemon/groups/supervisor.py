@@ -55,7 +55,7 @@ class WorkerShare:
         part, rest = divmod(options.pull_rate_limit, self.workers)
         return replace(options, pull_rate_limit=max(1, part + (1 if self.worker <= rest else 0)))
 
-    def has(self, group: GroupConfig) -> bool:
+    def runs(self, group: GroupConfig) -> bool:
         """Return whether this process runs the group.
 
         Only worker 1 runs broadcasting groups, where every member receives all messages, and groups on Spark, which has

@@ -98,7 +98,7 @@ class ResetNotice(Enum):
     PUSHED = "by a push"
 
 
-async def _way_of(remoting: RemotingClient, address: str) -> ResetNotice:
+async def _notice_of(remoting: RemotingClient, address: str) -> ResetNotice:
     config = await broker_config(remoting, address)
     return ResetNotice.PULLED if config.get(SERVER_SIDE_RESET) == "true" else ResetNotice.PUSHED
 
@@ -214,7 +214,7 @@ class ResetPlan:
     moves: tuple[PlannedMove, ...]
     errors: Mapping[str, RmqdError]
     places: GroupPlaces
-    ways: Mapping[str, ResetNotice]
+    notices: Mapping[str, ResetNotice]
 
     @property
     def due(self) -> tuple[PlannedMove, ...]:
@@ -242,15 +242,15 @@ async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
     names = sorted({queue.broker_name for queue in queues})
     here = [name for name in names if name in brokers.masters]
     reader = GroupReader(brokers, group)
-    settings, ways, places = await asyncio.gather(
-        reader.settings(here), brokers.ask(_way_of, names=here), read_places(reader, topic, queues)
+    settings, notices, places = await asyncio.gather(
+        reader.settings(here), brokers.ask(_notice_of, names=here), read_places(reader, topic, queues)
     )
     # query the queues' ends last: then no member's offset is above them
     stats = await brokers.ask(topic_stats, topic, names=here)
     if places.message_model == "broadcasting":
         raise broadcasting(group)
     errors: dict[str, RmqdError] = {name: BrokerAwayError(topic, name) for name in names if name not in here}
-    errors |= {**settings.errors, **stats.errors, **ways.errors}
+    errors |= {**settings.errors, **stats.errors, **notices.errors}
     errors |= {queue.broker_name: error for queue, error in places.errors.items()}
     unknown = [name for name, config in settings.found.items() if config is None]
     if unknown and len(unknown) == len(names):
@@ -258,7 +258,7 @@ async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
     errors |= {name: OffsetResetError(f"this broker does not know group {group}: {_UNKNOWN}") for name in unknown}
     asked = [queue for queue in queues if queue.broker_name not in errors]
     moves, refused = await _moves(brokers, change.goal, asked, stats.found, places)
-    return ResetPlan(change, moves, errors | refused, places, ways.found)
+    return ResetPlan(change, moves, errors | refused, places, notices.found)
 
 
 def broadcasting(group: str) -> OffsetResetError:

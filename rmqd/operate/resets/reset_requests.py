@@ -162,7 +162,7 @@ class ResetWatch:
 
     async def _send_again(self, lost: list[MessageQueue]) -> None:
         remoting, group = self._brokers.client.remoting, self._plan.change.group
-        pulled = [queue for queue in lost if self._plan.ways[queue.broker_name] is ResetNotice.PULLED]
+        pulled = [queue for queue in lost if self._plan.notices[queue.broker_name] is ResetNotice.PULLED]
         await self._brokers.ask_about(
             pulled, lambda address, queue: _reset_one(remoting, address, group, queue, self._targets[queue])
         )
@@ -209,12 +209,12 @@ async def apply_reset_plan(
     await watch.run()
     failed = {queue.broker_name: error for queue, error in (errors | watch.errors).items()}
     queues = tuple(_moved(move, targets, errors, watch) for move in plan.moves)
-    pushed_by = frozenset(broker for broker in plan.ways if _is_pushed(plan, broker))
+    pushed_by = frozenset(broker for broker in plan.notices if _is_pushed(plan, broker))
     return ResetOutcome(queues, {**plan.errors, **failed}, watch.members, watch.silent, pushed_by)
 
 
 def _is_pushed(plan: ResetPlan, broker: str) -> bool:
-    return plan.ways[broker] is ResetNotice.PUSHED and bool(plan.places.members)
+    return plan.notices[broker] is ResetNotice.PUSHED and bool(plan.places.members)
 
 
 def _moved(
@@ -263,7 +263,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
         if _is_pushed(plan, broker):
             timestamp_ms = _pushed_time(plan, broker, routes.queues(change.topic))
             return await reset_offset(remoting, address, change.group, change.topic, timestamp_ms)
-        if plan.ways[broker] is ResetNotice.PULLED:
+        if plan.notices[broker] is ResetNotice.PULLED:
             wanted = None if change.goal.kind == "last" else target
             return await _reset_one(remoting, address, change.group, queue, wanted)
         if not await update_consumer_offset(remoting, address, change.group, queue, target):

@@ -226,7 +226,7 @@ class HandlerPool:
                 raise UnusableHandlerError(f"no process of the handler runs: {self._failure}")
             await seat.usable.wait()
             if seat.process is not None and seat.process.is_gone:
-                self._look_at(seat.process)
+                self._replace_if_idle(seat.process)
 
     def _own_seat(self) -> _Seat:
         task = asyncio.current_task()
@@ -243,7 +243,8 @@ class HandlerPool:
 
     def _warm_up(self) -> None:
         self._spare = asyncio.create_task(HandlerProcess.build(self._order), name="spare of the handler's processes")
-        self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())  # `_made` asks for it again
+        # marks an exception as retrieved: `_next_process` asks for it again
+        self._spare.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def _refill(self, seat: _Seat) -> None:
         """Seat a process. Retries after failures, unless no process is left: then the group fails."""
@@ -264,14 +265,14 @@ class HandlerPool:
             await self._clock.sleep(rest)
 
     async def _fill(self, seat: _Seat) -> None:
-        process = await self._made()
+        process = await self._next_process()
         await process.start()
-        process.reading.add_done_callback(lambda _: self._look_at(process))
+        process.reading.add_done_callback(lambda _: self._replace_if_idle(process))
         self._counts.running += 1
         log.info("handler_process.started", pid=process.pid)
         seat.seat(process)
 
-    async def _made(self) -> HandlerProcess:
+    async def _next_process(self) -> HandlerProcess:
         """Return the spare, if any, and start another one; otherwise a new process."""
         spare, self._spare = self._spare, None
         if spare is None:
@@ -286,7 +287,7 @@ class HandlerPool:
         await process.dispose()
         return await HandlerProcess.build(self._order)
 
-    def _look_at(self, process: HandlerProcess) -> None:
+    def _replace_if_idle(self, process: HandlerProcess) -> None:
         """Replace a process that ended while it was idle."""
         seat = self._seat_of(process)
         if seat is not None and not seat.is_busy and not self._is_ending:
