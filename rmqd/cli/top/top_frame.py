@@ -65,11 +65,7 @@ HELP: Final = (
 
 def key_of(row: Fields) -> str:
     """Return the key that identifies a row while the list around it changes."""
-    return (
-        str(row["name"])
-        if "name" in row
-        else f"{cell(dict(row), 'topic')}@{row['broker']}:{row['queue']}:{row['worker']}"
-    )
+    return str(row["name"]) if "name" in row else f"{cell(row, 'topic')}@{row['broker']}:{row['queue']}:{row['worker']}"
 
 
 def matching(rows: list[Fields], columns: tuple[StatusColumn, ...], wanted: str) -> list[Fields]:
@@ -292,7 +288,7 @@ def _list(state: ViewState, document: dict[str, Any], size: TerminalSize, room: 
 
 def _said_below(state: ViewState, rows: list[Fields], place: int, size: TerminalSize) -> list[str]:
     """Return the problems of the row under the cursor, on the lines below the list."""
-    said = "" if not rows else "\n".join(stall_lines([dict(rows[place])])) if state.group else problem_of(rows[place])
+    said = "" if not rows else "\n".join(stall_lines([rows[place]])) if state.group else problem_of(rows[place])
     lines = wrap(said, max(20, size.width - 2), max_lines=size.below, placeholder=" …")
     return lines + [""] * (size.below - len(lines))
 

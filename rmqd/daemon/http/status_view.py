@@ -5,7 +5,7 @@ They are made from the document of /api/v1/status.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -50,7 +50,7 @@ def style_of(state: str, calm: str = "") -> str:
     return _STYLES.get(look, calm)
 
 
-def state_text(group: dict[str, Any]) -> str:
+def state_text(group: Fields) -> str:
     """Return a group's state with its restrictions: paused, failing handler, open circuit, all queues stuck, and the
     causes of other problems.
     """
@@ -116,19 +116,19 @@ def problem_line(problem: dict[str, Any]) -> str:
     return f"{problem['cause']}: {problem['evidence']}. Next: {problem['next']}"
 
 
-def stall_lines(queues: list[dict[str, Any]]) -> list[str]:
+def stall_lines(queues: Iterable[Fields]) -> list[str]:
     """Return the stalled queues with their problem. Queues with the same problem share a line."""
     together = _names_by(queues, lambda queue: queue["stall"] and problem_line(queue["stall"]))
     return [f"{names} stalled: {problem}" for problem, names in together.items()]
 
 
-def slave_lines(queues: list[dict[str, Any]]) -> list[str]:
+def slave_lines(queues: Iterable[Fields]) -> list[str]:
     """Return the queues that are pulled from a slave, one line for each slave."""
     slaves = _names_by(queues, lambda queue: queue["at_slave"] and queue["pulled_from"])
     return [f"{names} read from the slave {address}" for address, names in slaves.items()]
 
 
-def _names_by(queues: list[dict[str, Any]], text_of: Callable[[dict[str, Any]], str | None]) -> dict[str, str]:
+def _names_by(queues: Iterable[Fields], text_of: Callable[[Fields], str | None]) -> dict[str, str]:
     """Return the names of the queues that have a text, by that text."""
     names: dict[str, list[str]] = {}
     for queue in queues:
@@ -137,7 +137,7 @@ def _names_by(queues: list[dict[str, Any]], text_of: Callable[[dict[str, Any]], 
     return {text: ", ".join(found) for text, found in names.items()}
 
 
-def cell(queue: dict[str, Any], column: str) -> str:
+def cell(queue: Fields, column: str) -> str:
     """Return the text of a queue in a column of the table of queues."""
     value = queue[column]
     if value is None:
@@ -179,7 +179,7 @@ def problem_of(group: Fields) -> str:
 
 def state_word(group: Fields) -> str:
     """Return a group's state in a word: an operator's actions before problems."""
-    told = state_text(dict(group))
+    told = state_text(group)
     for word in ("paused", "circuit open", "circuit half open", "failing", "stuck"):
         if group["state"] == "running" and word in told:
             return word
@@ -264,7 +264,7 @@ GROUP_COLUMNS: Final = (
     StatusColumn("member_count", "MEMBERS", 8, number, from_width=110),
 )
 QUEUE_COLUMNS: Final = (
-    StatusColumn("topic", "TOPIC", 0, value=lambda queue: cell(dict(queue), "topic"), is_text=True),
+    StatusColumn("topic", "TOPIC", 0, value=lambda queue: cell(queue, "topic"), is_text=True),
     StatusColumn("broker", "BROKER", 12, is_text=True),
     StatusColumn("queue", "QUEUE", 7, lambda value: "any" if value < 0 else str(value)),
     StatusColumn("state", "STATE", 17, lambda value: value.replace("_", " "), is_text=True),
