@@ -19,11 +19,6 @@ from rmqd.demo.demo_screen import DemoScreen, screen_for
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.logs import log_setup as logs
 
-# The first import of rmqd: it keeps structlog from importing rich's tracebacks.
-
-# isort: split
-
-
 STDERR: Final = 2
 
 

@@ -30,7 +30,7 @@ _STATUS_KEYS = frozenset({"version", "client_id", "groups"})
 _SWITCH_KEYS = frozenset({"group", "result", "scope", "queues", "pauses"})
 _RELOAD_KEYS = frozenset({"unchanged", "updated", "restarted", "started", "stopped"})
 _THIS_MACHINE = frozenset({"127.0.0.1", "localhost", "::1"})
-_EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})
+_EVERY_ADDRESS = frozenset({"0.0.0.0", "::"})
 
 
 class DaemonUnreachableError(RmqdError):
@@ -162,12 +162,9 @@ def _is_own(url: str, settings: root_model.HttpConfig, any_port: bool) -> bool:
 
 def _reachable(listen: str) -> str:
     """Return the address to connect to for a listening address. 0.0.0.0 is all addresses, so loopback works."""
-    host, _, port = listen.rpartition(":")
-    if host in ("", "0.0.0.0", "*"):
-        host = "127.0.0.1"
-    elif host in ("[::]", "::"):
-        host = "[::1]"
-    return f"{host}:{port}"
+    host, port = forms.split_host_port(listen)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _path(group: str, action: str, **named: str | int | None) -> str:
