@@ -136,7 +136,6 @@ class Daemon:
         self.access = access
         self.config = config
         self.held: dict[str, str] = {}
-        """Groups that are paused only because their new code cannot be loaded, not by an operator."""
         self.recorder = HistoryRecorder(clock, host.view)
         self._options = options
         self._files: handler_files.HandlerFiles | None = None
@@ -191,7 +190,6 @@ class Daemon:
             return report
 
     async def change(self, edit: Callable[[RootConfig], RootConfig]) -> ReloadReport:
-        """Apply an edit of the configuration, until the next reload. Raises the errors of `edit`."""
         async with self._reloading:
             config = edit(self.config)
             return await self._try_reload(lambda: (config, self.access))
@@ -235,7 +233,6 @@ class Daemon:
         return {scope for process in processes for one in process.groups if one.name == group for scope in one.pauses}
 
     def about(self) -> daemon_status.DaemonAbout:
-        """Return the daemon's own part of the status."""
         return daemon_status.DaemonAbout(
             host=socket.gethostname(),
             pid=os.getpid(),

@@ -145,10 +145,7 @@ class LocalGroups:
             await supervisor.restart(following)
 
     async def apply(self, config: RootConfig) -> GroupChanges:
-        """Build new groups, drain changed and removed groups, and start the new ones.
-
-        Raises ConfigError, and changes nothing, if a group cannot be built.
-        """
+        """Build new groups, drain changed and removed groups, and start the new ones."""
         async with self._changing:
             if self.stopping:
                 raise ConfigError(["the daemon is stopping and cannot apply a new configuration"])

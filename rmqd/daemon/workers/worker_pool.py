@@ -173,7 +173,7 @@ class WorkerPool:
         """Check the configuration in a new worker, then apply it in all workers at the same time.
 
         Workers do not change one by one, because members of a group with different subscriptions lose each other's
-        messages. Raises ConfigError, and changes nothing, if the configuration cannot be used.
+        messages.
         """
         async with self._changing:
             if self.stopping:
