@@ -63,9 +63,7 @@ class LocalGroups:
         self._state = ConfigState.of(config)
         self._clients = ClusterClients(self._state, self._build_client)
         self._imports_again = imports_again
-        self._in_workers: set[str] = (
-            set()
-        )  # groups in worker processes, because this process has imported their old code
+        self._in_workers: set[str] = set()  # groups whose old code this process has imported
         self._groups = self._build_groups(config, config.groups, self._clients.current)
         self._past: list[ProcessSnapshot] = []  # counters of worker processes that ended when their groups restarted
         self._running: dict[str, asyncio.Task[None]] = {}
