@@ -130,36 +130,26 @@ def show(
     choice = letters.filter()
     target = cluster.target(group)
 
-    async def ask(brokers: broker_queries.Brokers) -> tuple[list[ShownLetter], Mapping[str, RmqdError]]:
+    async def ask(
+        brokers: broker_queries.Brokers,
+    ) -> tuple[list[tuple[message_queries.FoundMessage, dict[str, Any]]], Mapping[str, RmqdError]]:
         name = target.wrapped(group)
         marks = None if with_settled else (await marks_reader(target, brokers.client))(name)
         newest, errors = await dead_letter_listing.newest_dlq_messages(brokers, name, marks, choice, most + 1)
         if len(newest) > most:
             say([f"rmqd: only the newest {most} are shown; use --most for more"], err=True)
-        return [_shown(letter) for letter in newest[-most:]], errors
+        return [_message_and_causes(letter) for letter in newest[-most:]], errors
 
-    cluster.show(target, ask, partial(say_table, _LETTERS), lambda letters: [one.document() for one in letters])
+    def documents(letters: list[tuple[message_queries.FoundMessage, dict[str, Any]]]) -> list[dict[str, Any]]:
+        return [message_document(message) | causes for message, causes in letters]
 
-
-@dataclass(frozen=True, slots=True)
-class ShownLetter:
-    """A dead letter for the output."""
-
-    message: message_queries.FoundMessage
-    origin_topic: str | None
-    reason: str | None
-    exception: str | None
-
-    def document(self) -> dict[str, Any]:
-        """Return the message's document, with the reason of the dead letter."""
-        more = {"origin_topic": self.origin_topic, "reason": self.reason, "exception": self.exception}
-        return message_document(self.message) | more
+    cluster.show(target, ask, partial(say_table, _LETTERS), documents)
 
 
-def _shown(letter: dead_letter.DlqMessage) -> ShownLetter:
+def _message_and_causes(letter: dead_letter.DlqMessage) -> tuple[message_queries.FoundMessage, dict[str, Any]]:
     message = message_queries.found_message(letter.message, letter.message.broker_name)
     exception = letter.message.stored_properties.get(send_back.RMQD_EXCEPTION)
-    return ShownLetter(message, letter.origin_topic, letter.reason, exception)
+    return message, {"origin_topic": letter.origin_topic, "reason": letter.reason, "exception": exception}
 
 
 @dataclass(frozen=True, slots=True)
