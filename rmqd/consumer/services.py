@@ -110,7 +110,7 @@ class OffsetWatcher(Protocol):
     def process_queues(self) -> Sequence[ProcessQueue]:
         """The queue's cache; empty until the queue is pulled."""
 
-    def set_back(self, offset: int) -> None:
+    def move_to(self, offset: int) -> object:
         """Called when an operator reset the stored offset to `offset` and no pull response will report it."""
 
     def count_handled_twice(self, messages: int) -> None:

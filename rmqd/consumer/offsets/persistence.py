@@ -242,4 +242,4 @@ class OffsetWatch:
             self.lower, self.lower_since = stored, now
         elif now - self.lower_since >= RESET_SECONDS:
             self.lower_since = float("inf")  # reported only once
-            self.watcher.set_back(stored)
+            self.watcher.move_to(stored)

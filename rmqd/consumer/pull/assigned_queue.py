@@ -65,10 +65,6 @@ class AssignedQueue(Assignment):
     def commit_offset(self) -> int | None:
         return None if self.loop is None else self.loop.process_queue.commit_offset()
 
-    def set_back(self, offset: int) -> None:
-        """Continue at the stored offset that an operator's reset changed, because no pull will report it."""
-        self.move_to(offset)
-
     def count_handled_twice(self, messages: int) -> None:
         """Count messages that another member has finished as well, because one member did not wait for the other."""
         if messages:

@@ -51,7 +51,7 @@ class _Watcher:
     def __init__(self) -> None:
         self.back: list[int] = []
 
-    def set_back(self, offset: int) -> None:
+    def move_to(self, offset: int) -> None:
         self.back.append(offset)
 
     def count_handled_twice(self, messages: int) -> None:

@@ -101,5 +101,5 @@ class Overlaps:
     def count_handled_twice(self, messages: int) -> None:
         self.messages += messages
 
-    def set_back(self, offset: int) -> None:
+    def move_to(self, offset: int) -> None:
         raise AssertionError(offset)

@@ -21,7 +21,7 @@ class Told:
     resets: list[int] = field(default_factory=list)
     overlaps: list[int] = field(default_factory=list)
 
-    def set_back(self, offset: int) -> None:
+    def move_to(self, offset: int) -> None:
         self.resets.append(offset)
 
     def count_handled_twice(self, messages: int) -> None:

@@ -31,7 +31,7 @@ class Resets(Overlaps):
         super().__init__()
         self.offsets: list[int] = []
 
-    def set_back(self, offset: int) -> None:
+    def move_to(self, offset: int) -> None:
         self.offsets.append(offset)
 
 
