@@ -24,8 +24,9 @@ The commit offset never exceeds that offset. If that offset is below cached mess
 finished. An operator's reset drops the cache, and a new ProcessQueue starts at the new offset. Messages of the dropped
 cache that are still in flight are neither finished nor committed when their handlers return.
 
-Only the methods change the state; any caller may read it. One exception is for speed: a worker with a batch size of one
-takes messages from `pending` directly.
+Only the methods change the state; any caller may read it. There are two exceptions. For speed, a worker with a batch
+size of one takes messages from `pending` directly. And the callers set what this class only remembers: `awaits_lock`,
+`is_batching`, `is_full`, and `unavailable`.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class ProcessQueue:
         self.cached_bytes = 0
         self.in_flight = 0  # workers processing this queue; each has at most one batch in flight
         self.awaits_lock = False  # the queue's lock was lost: hands out nothing until the stored offset is checked
-        self.is_full = False  # no pulls or pops until some messages are finished
+        self.is_full = False  # pulls or pops wait until some messages are finished
         self.is_batching = False  # messages wait until they fill a batch
         self.retrying = 0  # messages that wait for another attempt to send them back
         self.is_releasing = False  # being released: nothing more is handed out, messages in flight may finish
@@ -187,10 +188,6 @@ class ProcessQueue:
         waiting.clear()
         waiting.extend(ordered)
 
-    def set_unavailable(self, until: float, why: str) -> None:
-        """Record that the handler's target is unavailable until this Unix time."""
-        self.unavailable = until, why
-
     def sort(self, rank: Callable[[Message], int]) -> None:
         """Hand out pending messages of the lowest rank first if their order does not matter. Here it does."""
 
@@ -227,10 +224,6 @@ class ProcessQueue:
         """Whether the waiting messages cannot become a full batch: the cache is full, and none is in flight."""
         return self.is_batching and self.is_full and self.cached_count == len(self.pending)
 
-    def stop_batching(self) -> None:
-        """Stop waiting for a full batch."""
-        self.is_batching = False
-
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as finished: acknowledged, sent back, or dead-lettered."""
         count = len(messages)
@@ -265,10 +258,6 @@ class ProcessQueue:
             await self._relief
         finally:
             self._relief = None
-
-    def set_full(self, is_full: bool) -> None:
-        """Set whether pulls or pops wait until some messages are finished."""
-        self.is_full = is_full
 
     @property
     def waits_for_room(self) -> bool:

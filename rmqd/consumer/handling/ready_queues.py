@@ -210,7 +210,7 @@ class BatchingQueues(ReadyQueues):
     def _check_due(self, process_queue: ProcessQueue) -> None:
         """Called when the oldest message at the timer's start has waited long enough, if it is still pending."""
         self._armed.discard(process_queue)
-        process_queue.stop_batching()
+        process_queue.is_batching = False
         if not process_queue.pending:
             del self._arrivals[process_queue]
         elif self._left(process_queue) > 0:

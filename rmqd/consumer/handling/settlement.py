@@ -310,7 +310,7 @@ def report_error(
         logger.error("handler.timed_out")
         return
     if meant.outcome is Outcome.AGAIN:
-        process_queue.set_unavailable(at + meant.seconds, text)
+        process_queue.unavailable = at + meant.seconds, text
         logger.warning("handler.counterpart_away", error=text, seconds=meant.seconds)
         return
     if is_decision:

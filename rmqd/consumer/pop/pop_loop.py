@@ -324,14 +324,14 @@ class PopLoop(RequestLoop):
             while self._hold_back() == reason:
                 self._relief.clear()
                 for process_queue in self.process_queues:
-                    process_queue.set_full(not context.paused)
+                    process_queue.is_full = not context.paused
                     if process_queue.cannot_fill_batch:
                         context.service.submit(process_queue)
                 relief = context.resumed if context.paused else self._relief
                 await wait_within(context.clock, RECHECK_SECONDS, relief.wait())
         finally:
             for process_queue in self.process_queues:
-                process_queue.set_full(False)
+                process_queue.is_full = False
             if counted:
                 stats.held_for(reason, context.clock.monotonic() - since, None)
                 self.held_by = None

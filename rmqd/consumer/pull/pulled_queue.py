@@ -134,13 +134,13 @@ class PulledQueue(RequestLoop):
 
         def applies() -> bool:
             is_held = self._hold_back() == reason
-            process_queue.set_full(is_held and reason != "paused")
+            process_queue.is_full = is_held and reason != "paused"
             if process_queue.cannot_fill_batch:
                 self._context.service.submit(process_queue)
             return is_held
 
         await self._wait_while(applies, reason)
-        process_queue.set_full(False)
+        process_queue.is_full = False
 
     async def _wait_while(self, is_held: Callable[[], bool], reason: Reason | None = None) -> None:
         """Wait until the condition ends or an operator resets the queue. The time counts for `reason`."""

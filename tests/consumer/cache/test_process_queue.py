@@ -185,7 +185,7 @@ def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_
     assert not queue.is_batching
     assert queue.hold_for_batch()
     assert queue.is_batching
-    queue.stop_batching()
+    queue.is_batching = False
     assert not queue.is_batching
     queue.take(2)
     assert not queue.hold_for_batch()
@@ -196,7 +196,7 @@ def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
     queue = queue_of(block_of(range(2)))
     assert not queue.waits_for_room
     for is_full in (True, False):
-        queue.set_full(is_full)
+        queue.is_full = is_full
         assert queue.waits_for_room == is_full
 
 
