@@ -277,7 +277,7 @@ class Assignment(ABC):
     def _seen(self) -> StallFacts:
         context, queue, process_queues, oldest = self._context, self.message_queue, self.process_queues, self._oldest()
         if self.loop is None:
-            return replace(self._named(), started=False, failure=self.failure)
+            return replace(self._named(), locked_out=self.failure is None, failure=self.failure)
         calls, now = context.service.calls(), context.clock.monotonic()
         return replace(
             self._named(),

@@ -20,7 +20,6 @@ class StallFacts:
     a cause. `explain` checks them in a fixed order and returns the first cause that applies.
     """
 
-    started: bool = True  # whether it is acquired, and its loop pulls or pops
     stuck: Problem | None = None  # why nothing is pulled until an operator acts
     paused: bool = False
     circuit: Problem | None = None  # the circuit is open, because handler calls fail
@@ -54,7 +53,7 @@ class StallFacts:
             return self._found("paused", "an operator paused it")
         if self.circuit is not None and (self.in_flight or self.retrying or self.pending):
             return self.circuit
-        if self.locked_out or (not self.started and self.failure is None):
+        if self.locked_out:
             return self._found("held_lock", _HELD_LOCK)
         if self.failure is not None:
             return explain_failure(self.failure, self.group, self.topic)

@@ -61,6 +61,7 @@ class CircuitBreaker(ABC):
 
     def poll(self) -> None:
         """Do the work that is due. Called several times a second."""
+        self.circuit.poll()
         self._failed = {message: first for message, first in self._failed.items() if message.is_cached}
         self._judge()
 

@@ -46,7 +46,6 @@ from rmqd.wire.messages.message import Message
 
 SHORTEST_SUSPENSION_SECONDS: Final = 0.01  # Java limits suspendCurrentQueueTimeMillis to 10 … 30000
 LONGEST_SUSPENSION_SECONDS: Final = 30.0
-NOTHING: Final = ()
 
 
 def suspension_seconds(error: BaseException | None, usual: float) -> float:
@@ -286,7 +285,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
                 return None
             make = partial(self._batch_type, lease)
         process_queue.begin_turn()
-        for_others: Sized = NOTHING
+        for_others: Sized = ()
         if self._is_by_key:
             ready_queues.queues.append(process_queue)
             for_others = process_queue.pending

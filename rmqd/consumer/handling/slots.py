@@ -283,8 +283,7 @@ class HandlerSlots(WorkerService):
             self._handler.end_calls()
         if self._auto is not None and (more := self._auto.poll()):
             self.ready_queues.admit(more)
-        if self.circuit is not None and self._breaker is not None:
-            self.circuit.poll()
+        if self._breaker is not None:
             self._breaker.poll()
         if self.abandoned >= self.concurrency and not self._hung:
             self._hung = True

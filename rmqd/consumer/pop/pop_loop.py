@@ -32,9 +32,8 @@ from rmqd.errors import ConnectionRenewedError, ProtocolError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError
 from rmqd.runtime.clock import wait_within
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.message import Message, MessageBlock
+from rmqd.wire.messages.message import Message
 
 CLOCK_DIFFERENCE_SECONDS: Final = 60.0  # how long a measured clock difference is used, at least; at most twice as long
 PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
@@ -188,6 +187,7 @@ class PopLoop(RequestLoop):
         context = self._context
         header, framed = self._source.read(reply)
         popped_at = self._pop_time.of(header.pop_time, asked_at, read_at)
+        due = popped_at + header.invisible_time / 1000
         self.rest = header.rest_num
         if header.rest_num:
             self._more.set()
@@ -201,7 +201,7 @@ class PopLoop(RequestLoop):
             left: list[Message] = []
             if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
-            for block in self._divided(framed, header, popped_at):
+            for block in self._source.divided(framed, header, due):
                 if context.clock.monotonic() >= block.renew_at:  # soon visible to other members, or already
                     queue, seconds = str(block.queue), round(read_at - popped_at, 3)
                     log.warning("pop.came_late", queue=queue, messages=len(block.messages), seconds=seconds)
@@ -214,7 +214,7 @@ class PopLoop(RequestLoop):
                 break
             framed = framed.of(left)
             if not await self._wait_for_room(popped_at + header.invisible_time / MAX_WAIT_DIVISOR / 1000):
-                for block in self._divided(framed, header, popped_at):
+                for block in self._source.divided(framed, header, due):
                     self._receipts.show_again(block, [message.queue_offset for message in block.messages])
                 break
 
@@ -222,9 +222,6 @@ class PopLoop(RequestLoop):
         """Pass the messages of a block to the handlers."""
         self._acceptor.take(block, process_queue, 0)
         self.cached.set()
-
-    def _divided(self, found: MessageBlock, header: PopMessageResponseHeader, popped_at: float) -> list[PopBlock]:
-        return self._source.divided(found, header, popped_at + header.invisible_time / 1000)
 
     def _room(self) -> int:
         """Return how many bytes fit into the cache. Decompressed bodies count for the queue's size threshold."""
@@ -346,6 +343,6 @@ class PopLoop(RequestLoop):
         with contextlib.suppress(ProtocolError):
             header, framed = self._source.read(reply)
             popped_at = self._pop_time.of(header.pop_time, asked_at, self._context.clock.monotonic())
-            for block in self._divided(framed, header, popped_at):
+            for block in self._source.divided(framed, header, popped_at + header.invisible_time / 1000):
                 offsets = [message.queue_offset for message in block.messages]
                 self._receipts.show_again(block, offsets, connection)

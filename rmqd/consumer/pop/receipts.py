@@ -305,7 +305,8 @@ class _Line:
         """Send the added acknowledgements, one request after the other, until cancelled."""
         while True:
             await self._came.wait()
-            await self._pause(GATHER_SECONDS)
+            if not self.flush_now.is_set():
+                await self._clock.sleep(GATHER_SECONDS)
             self._came.clear()
             acks, self._waiting = self._waiting, []
             failed = await self._send(acks)
@@ -316,10 +317,6 @@ class _Line:
             elif not self._waiting:
                 self.flush_now.clear()
                 self.idle.set()
-
-    async def _pause(self, seconds: float) -> None:
-        if not self.flush_now.is_set():
-            await self._clock.sleep(seconds)
 
     async def _send(self, acks: list[_Ack]) -> list[_Ack]:
         """Send acknowledgements. Returns those to retry. Late ones are not sent and count as handled twice."""

@@ -86,7 +86,7 @@ class QueueDivision:
             self._context.problems.begin(("allocate", topic), problem)
             return None
         self._context.problems.end(("allocate", topic))
-        self._tell_missing(topic, queues)
+        self._report_missing(topic, queues)
         return MemberShare(pulled=frozenset(share))
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
@@ -94,18 +94,15 @@ class QueueDivision:
         assert not is_popped
         return AssignedQueue(self._context, message_queue)
 
-    def _tell_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
+    def _report_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Report queues that the configuration lists for this member but the topic does not have."""
         strategy = self._context.options.allocate_strategy.function
         if not isinstance(strategy, ByConfig):
             return
         missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
-        if missing:
-            evidence = f"allocate_queues lists queues that {topic} does not have: {', '.join(missing)}"
-            problem = self._context.found("allocate_failed", evidence, topic=topic, step=_MISSING)
-            self._context.problems.begin(("missing", topic), problem)
-        else:
-            self._context.problems.end(("missing", topic))
+        evidence = f"allocate_queues lists queues that {topic} does not have: {', '.join(missing)}"
+        problem = self._context.found("allocate_failed", evidence, topic=topic, step=_MISSING)
+        self._context.problems.set(("missing", topic), problem if missing else None)
 
 
 INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
