@@ -243,7 +243,6 @@ class UncountedRetry:
         self.dead_letter = retry_policy.dead_letter
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the group dead-letters the message if this attempt fails."""
         if message in self.excused:
             return False
         return self._retry_policy.is_last_attempt(message, not_counted + self.doubtful[message])

@@ -144,7 +144,6 @@ class PollService:
     halt = change
 
     def calls(self) -> list[RunningCall]:
-        """Return no calls: no handler is called."""
         return []
 
     def explain(self, process_queue: ProcessQueue) -> Problem:

@@ -263,12 +263,10 @@ class NoRetry:
             self.limit = "max_reconsume_times reached"
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        """Whether the message is dropped if this attempt fails."""
         return self._max != NO_LIMIT and message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return `asked`, which is not used, because nothing is sent back."""
-        return asked
+        return asked  # not used, because nothing is sent back
 
     def delay_seconds(self, message: Message, level: int) -> float:
         return 0.0
@@ -278,7 +276,6 @@ class NoRetry:
         return await self.dead_letter(message, self.limit, None)
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        """Drop the message."""
         log.warning("message.dropped", **facts_of(message), reason=reason)
         return True
 

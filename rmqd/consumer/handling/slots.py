@@ -116,7 +116,6 @@ class HandlerSlots(WorkerService):
 
     @property
     def concurrency(self) -> int:
-        """How many calls may run at once at the moment."""
         return self._concurrency if self._auto is None else self._auto.limit
 
     def change(self, options: ConsumerOptions) -> None:
@@ -141,7 +140,6 @@ class HandlerSlots(WorkerService):
         self.ready_queues.admit(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
-        """Return the running calls of the handler, one for each busy slot."""
         return [
             RunningCall(worker.process_queue, worker.batch, worker.started)
             for worker in self._workers
@@ -154,7 +152,6 @@ class HandlerSlots(WorkerService):
 
     @property
     def keeps_calls_open(self) -> bool:
-        """Whether a handler keeps a call open to gather messages, and delays nothing by it."""
         return self._handler.end_calls is not None and not self._are_calls_waited_for()
 
     def explain(self, process_queue: ProcessQueue) -> Problem | None:
@@ -164,7 +161,6 @@ class HandlerSlots(WorkerService):
         return away or (None if self._breaker is None else self._breaker.explain(process_queue, self._group))
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
-        """Call the handler outside the slots."""
         await call_handler(self._handler, batch, ended)
 
     def is_settling(self) -> bool:

@@ -125,7 +125,6 @@ class LiteSource(PopSource):
         return header, block
 
     def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
-        """Group a response's messages by their lite topic."""
         most = self._context.options.consume_message_batch_max_size
         blocks = blocks_by_lite_topic(found, self.message_queue, header, due, most)
         for block in blocks:
@@ -145,7 +144,6 @@ class LiteSource(PopSource):
         return ""
 
     def includes(self, queue: MessageQueue) -> bool:
-        """Return whether it is the queue of a lite topic of this parent topic."""
         return parent_of(queue.topic) == self.message_queue.topic
 
     async def _control(self, action: LiteSubscriptionAction, lite_topics: tuple[str, ...]) -> None:
@@ -185,7 +183,6 @@ class LiteDivision(QueueDivision):
         self._served: set[str] = set()  # brokers that serve them
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
-        """Start to send acknowledgements."""
         return [tasks.create_task(self._receipts.run(), name=f"acks:{self._context.options.group}")]
 
     async def share_of(

@@ -40,7 +40,6 @@ class LiteBlock(PopBlock):
 
     @property
     def lite_topic(self) -> str:
-        """The lite topic. Requests about its messages need it in addition to the parent topic."""
         return self._lite_topic
 
     def holding(self, messages: list[Message], size_bytes: int) -> LiteBlock:

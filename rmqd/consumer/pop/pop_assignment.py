@@ -151,7 +151,6 @@ class PopAssignment(Assignment):
         return self._moved_at
 
     def has_work(self) -> bool:
-        """Whether messages wait for handlers or are in flight, or pops fail."""
         return self._is_failing or self.loop.unacknowledged > 0
 
     def snapshot(self) -> QueueSnapshot:

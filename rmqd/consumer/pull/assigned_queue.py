@@ -234,7 +234,6 @@ class AssignedQueue(Assignment):
         return process_queue, pulled_to, process_queue.put_count - process_queue.cached_count
 
     def has_work(self) -> bool:
-        """Return whether the queue has work, or its work is unknown."""
         loop = self.loop
         if loop is None:
             return not self._is_in_line or self._start_failure is not None

@@ -224,11 +224,7 @@ class QueueLock(Ownership):
         return GRACE_SECONDS
 
     async def close(self, *, calls_left: bool) -> None:
-        """Release everything that is still held when the group ends.
-
-        If handler calls may still run (`calls_left`), nothing is unlocked. The locks expire a minute later, so that no
-        other member handles a queue during such a call.
-        """
+        """Unlock the queues, unless handler calls may still run: then the locks expire a minute later."""
         if not calls_left:
             await asyncio.gather(*(self.release(queue) for queue in list(self._leases)))
 

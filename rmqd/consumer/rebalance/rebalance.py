@@ -354,7 +354,6 @@ class ChosenDivision(QueueDivision):
     async def share_of(
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> MemberShare:
-        """Return the chosen queues of a topic that exist."""
         return MemberShare(pulled=self._chosen & {*queues})
 
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:

@@ -285,7 +285,6 @@ class DividedStats(TopicStats):
         self._key_of = key_of
 
     def of(self, message: Message) -> TopicStats:
-        """Return the counters of a message's part."""
         part = self._parts.get(self._key_of(message))
         return self if part is None else part.of(message)
 
@@ -298,7 +297,6 @@ class DividedStats(TopicStats):
         return (self.snapshot(), *(one for stats in self._parts.values() for one in stats.snapshots()))
 
     def pulled(self, block: MessageBlock) -> None:
-        """Count the messages of a response, each in its part."""
         for message in block.messages:
             if not message.finished:
                 self.of(message).received += 1
@@ -313,7 +311,6 @@ class DividedStats(TopicStats):
             self.acknowledged((message,), seconds / len(messages), now - message.store_timestamp * 0.001)
 
     def count_call(self, batch: Sequence[Message], seconds: float, age_seconds: float) -> None:
-        """Count a handler call of `seconds`, once for each part of its batch."""
         for stats, messages in self._divided(batch).items():
             stats._observe(messages, seconds, age_seconds)
 
