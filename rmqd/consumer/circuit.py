@@ -166,7 +166,7 @@ class Circuit:
         if self.state == "closed":
             self._opens()
         elif self.state == "open" and self._clock.monotonic() >= self._probe_at:
-            self._turn("half_open")
+            self._set_state("half_open")
             log.info("circuit.half_open")
             self.on_change()
 
@@ -174,16 +174,16 @@ class Circuit:
         """Return the state for the group's snapshot."""
         ahead = self._probe_at - self._clock.monotonic()
         probe_at = self._clock.wall() + max(0.0, ahead) if self.state == "open" else None
-        return CircuitSnapshot(self.state, self._since, self._told(), probe_at)
+        return CircuitSnapshot(self.state, self._since, self._evidence(), probe_at)
 
     def problem(self, group: str) -> Problem | None:
         """Return the problem to report to the operator; None while the circuit is closed."""
         if self.state == "closed":
             return None
         seconds = self._clock.monotonic() - self._opened_at
-        return found("circuit_open", f"{self._told()}; no call but probes for {duration(seconds)}", group=group)
+        return found("circuit_open", f"{self._evidence()}; no call but probes for {duration(seconds)}", group=group)
 
-    def _told(self) -> str:
+    def _evidence(self) -> str:
         return "" if self.state == "closed" else f"{self._reason}, the last one with {self._error}"
 
     def _slice(self) -> _Slice:
@@ -217,7 +217,7 @@ class Circuit:
         else:
             log.warning("circuit.probe_failed", reason=self._reason, error=self._error, seconds=seconds)
         self._probe, self._probe_at = None, now + seconds
-        self._turn("open")
+        self._set_state("open")
         self.on_change()
 
     def _close(self) -> None:
@@ -225,8 +225,8 @@ class Circuit:
         self._in_a_row.clear()
         self._slices.clear()
         log.info("circuit.closed", seconds=round(self._clock.monotonic() - self._opened_at, 1))
-        self._turn("closed")
+        self._set_state("closed")
         self.on_change()
 
-    def _turn(self, state: CircuitState) -> None:
+    def _set_state(self, state: CircuitState) -> None:
         self.state, self._since = state, self._clock.wall()

@@ -38,7 +38,7 @@ class _Held:
 class KeyedProcessQueue(ProcessQueue):
     """The cache of one MessageQueue. At most one message of each key is in flight at a time."""
 
-    __slots__ = ("_finished_to", "_goes_on_to", "_held", "_key_of", "_last_attempts", "_owed", "_resting")
+    __slots__ = ("_finished_to", "_granted", "_held", "_key_of", "_last_attempts", "_release_limit", "_suspended")
 
     def __init__(
         self, message_queue: MessageQueue, next_offset: int, stats: TopicStats, namespace: str, key_of: KeyOf
@@ -47,11 +47,11 @@ class KeyedProcessQueue(ProcessQueue):
         self._key_of = key_of
         self._held: dict[str, _Held] = {}
         self._finished_to = NO_OFFSET  # the highest finished offset
-        self._resting: set[Message] = set()  # failed messages that wait for their next attempt
+        self._suspended: set[Message] = set()  # failed messages that wait for their next attempt
         # During a release: the limit below which messages are handed out, the messages that get one more attempt, and
         # the messages that had it.
-        self._goes_on_to = ALL_OFFSETS
-        self._owed: set[Message] = set()
+        self._release_limit = ALL_OFFSETS
+        self._granted: set[Message] = set()
         self._last_attempts: set[Message] = set()
 
     @property
@@ -65,7 +65,7 @@ class KeyedProcessQueue(ProcessQueue):
 
     @property
     def is_busy(self) -> bool:
-        return self.in_flight > 0 or (self.is_releasing and bool(self.pending or self._owed))
+        return self.in_flight > 0 or (self.is_releasing and bool(self.pending or self._granted))
 
     def finish(self, messages: list[Message]) -> None:
         """Mark messages as finished, so that the next messages of their keys can be taken."""
@@ -88,16 +88,16 @@ class KeyedProcessQueue(ProcessQueue):
     def start_release(self) -> None:
         """Start the release: hand out only messages below a finished or in-flight one, and none of a paused queue."""
         below = NO_OFFSET if self.is_paused else max(self._finished_to, self._handed_out_to())
-        self._goes_on_to, self.is_releasing = below, True
+        self._release_limit, self.is_releasing = below, True
         self.resume()
-        self._let_go_from(below)
-        self._owe(self._resting)
+        self._discard_waiting_from(below)
+        self._grant_attempts(self._suspended)
 
     def postpone(self, messages: list[Message]) -> None:
         super().postpone(messages)
-        self._resting.update(messages)
+        self._suspended.update(messages)
         if self.is_releasing:
-            self._owe(messages)
+            self._grant_attempts(messages)
 
     def sort(self, rank: Callable[[Message], int]) -> None:
         """Hand out the messages of the lowest rank first. Possible because pending messages have different keys."""
@@ -107,15 +107,15 @@ class KeyedProcessQueue(ProcessQueue):
 
     def return_postponed(self, messages: list[Message]) -> bool:
         """Hand out postponed messages again, except those without another attempt in this ownership."""
-        self._resting.difference_update(messages)
+        self._suspended.difference_update(messages)
         if not self.is_releasing or self.dropped:
             return super().return_postponed(messages)
         self.retrying -= len(messages)
-        again = [message for message in messages if message in self._owed]
-        self._owed.difference_update(again)
+        again = [message for message in messages if message in self._granted]
+        self._granted.difference_update(again)
         self._last_attempts.update(again)
         self.put_back(again)
-        self._tell_idle()
+        self._notify_idle()
         return bool(again)
 
     def finished_above(self) -> int:
@@ -125,15 +125,15 @@ class KeyedProcessQueue(ProcessQueue):
 
     def discard_waiting(self) -> None:
         """Stop handing out messages of a queue that is being released."""
-        self._let_go_from(NO_OFFSET)
-        self._goes_on_to = NO_OFFSET
-        self._owed.clear()
-        self._tell_idle()
+        self._discard_waiting_from(NO_OFFSET)
+        self._release_limit = NO_OFFSET
+        self._granted.clear()
+        self._notify_idle()
 
     def drop(self, because: str) -> None:
         super().drop(because)
         self._held.clear()
-        self._owed.clear()
+        self._granted.clear()
 
     def _add(self, messages: Sequence[Message]) -> None:
         waiting, held_keys, key_of = self.waiting, self._held, self._key_of
@@ -158,21 +158,21 @@ class KeyedProcessQueue(ProcessQueue):
         else:
             del self._held[key]  # type: ignore[arg-type]
 
-    def _owe(self, messages: Iterable[Message]) -> None:
+    def _grant_attempts(self, messages: Iterable[Message]) -> None:
         """Grant messages one more attempt if finished messages above them would otherwise be handled again."""
-        handled_to = min(self._goes_on_to, max(self._finished_to, self._handed_out_to(but=self._resting)))
+        handled_to = min(self._release_limit, max(self._finished_to, self._handed_out_to(but=self._suspended)))
         below = (message for message in messages if message.queue_offset < handled_to)
-        self._owed.update(message for message in below if message not in self._last_attempts)
+        self._granted.update(message for message in below if message not in self._last_attempts)
 
     def _handed_out_to(self, but: Collection[Message] = ()) -> int:
         """Return the highest offset of messages that are in flight or suspended, except those in `but`.
 
-        Unfinished messages above `_goes_on_to` were discarded: they neither wait nor are in flight.
+        Unfinished messages above `_release_limit` were discarded: they neither wait nor are in flight.
         """
         others = {*self._all_waiting(), *but}
         for block in reversed(self.blocks):
             for message in reversed(block.messages):
-                if not message.finished and message not in others and message.queue_offset <= self._goes_on_to:
+                if not message.finished and message not in others and message.queue_offset <= self._release_limit:
                     return message.queue_offset
         return NO_OFFSET
 
@@ -181,7 +181,7 @@ class KeyedProcessQueue(ProcessQueue):
         for held in self._held.values():
             yield from held.behind
 
-    def _let_go_from(self, offset: int) -> None:
+    def _discard_waiting_from(self, offset: int) -> None:
         """Discard the waiting messages from `offset` on, without finishing them."""
         self.cached_count -= sum(message.queue_offset >= offset for message in self._all_waiting())
         waiting = [message for message in self.waiting if message.queue_offset < offset]

@@ -156,7 +156,7 @@ class ProcessQueue:
     def end_turn(self) -> None:
         """Called when the worker's last batch has ended."""
         self.in_flight -= 1
-        self._tell_idle()
+        self._notify_idle()
 
     @property
     def is_busy(self) -> bool:
@@ -362,7 +362,7 @@ class ProcessQueue:
     def _add(self, messages: Sequence[Message]) -> None:
         self.waiting.extend(messages)
 
-    def _tell_idle(self) -> None:
+    def _notify_idle(self) -> None:
         if self._idle is not None and not self.is_busy and not self._idle.done():
             self._idle.set_result(None)
 

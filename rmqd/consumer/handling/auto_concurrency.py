@@ -75,10 +75,10 @@ class AutoConcurrency:
         self._probed = 0  # limit of the current probe; 0: none
         self._since_trial = TRIAL_EVERY  # the first trial runs as soon as the limit has settled
         # the lowest limit that is known to be too high, and for how many more calls this knowledge is valid
-        self._too_much, self._known_for = most + 1, 0
+        self._excluded_limit, self._excluded_calls = most + 1, 0
         self._before: tuple[int, float] | None = None  # limit and duration before the limit was lowered
         self._is_trial = False
-        self._under_way, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
+        self._busy_slots, self._busy_seconds, self._noted = 0, 0.0, clock.monotonic()
         self._begin(0.0)
 
     async def time_slot(self, call: Call, _: Worker, batch: Batch) -> object:
@@ -105,12 +105,12 @@ class AutoConcurrency:
     def begin(self) -> None:
         """Called when a slot starts a batch."""
         self._note()
-        self._under_way += 1
+        self._busy_slots += 1
 
     def end(self) -> None:
         """Called when a slot ends a batch."""
         self._note()
-        self._under_way -= 1
+        self._busy_slots -= 1
 
     def took(self, began: float) -> None:
         """Called when a call that `began` then (monotonic) has succeeded. Durations of failed calls do not count."""
@@ -127,7 +127,7 @@ class AutoConcurrency:
     def _note(self) -> float:
         """Add the time since the last call, for each busy slot. Returns the time now."""
         now = self._clock.monotonic()
-        self._busy_seconds += self._under_way * (now - self._noted)
+        self._busy_seconds += self._busy_slots * (now - self._noted)
         self._noted = now
         return now
 
@@ -169,11 +169,11 @@ class AutoConcurrency:
             if self.limit == 1 and self._steps:
                 return ended >= MIN_FIRST_CALLS
             if self._steps:
-                return ended >= max(self._calls_to_tell(self._line(self.limit) - 1), 2 * self._former)
+                return ended >= max(self._calls_to_tell(self._max_ratio(self.limit) - 1), 2 * self._former)
             return now - self._from >= INTERVAL_SECONDS and ended >= max(MIN_CALLS, twice)
         if self._to == inf:
             if self._probed:
-                least = self._calls_to_tell(self._line(self._probed) - 1)
+                least = self._calls_to_tell(self._max_ratio(self._probed) - 1)
             else:
                 least = max(min(self._calls_to_tell(1 - NOTABLE_FALL), MAX_TRIAL_CALLS), twice)
             if ended + self.limit >= least:
@@ -192,9 +192,9 @@ class AutoConcurrency:
             self._spread = max(0.0, self._squares / self._calls / duration**2 - 1)
         if not self._probed and self.limit == 1:
             self._baseline = duration
-        self._known_for -= self._calls
-        if self._known_for <= 0:
-            self._too_much = self.most + 1
+        self._excluded_calls -= self._calls
+        if self._excluded_calls <= 0:
+            self._excluded_limit = self.most + 1
         ratio = duration / self._baseline
         self._since_trial += 1 if ratio < GROWS_BELOW else DOUBTFUL_WEIGHT
         if self._probed:
@@ -206,7 +206,7 @@ class AutoConcurrency:
         elif self._since_trial >= TRIAL_EVERY:
             self._is_trial = True
             self._lower(self.limit * TRIAL_SHARE, duration)
-        elif ratio < GROWS_BELOW and self._next() < self._too_much:
+        elif ratio < GROWS_BELOW and self._next() < self._excluded_limit:
             self._former, self._probed = self.limit, self._next()
             self.limit = self._probed
 
@@ -228,7 +228,7 @@ class AutoConcurrency:
         if (
             not was_trial and duration <= (FALLS_ABOVE + self._standard_error()) * self._baseline
         ):  # the old limit was too high
-            self._too_much, self._known_for = former_limit, EXCLUDED_CALLS
+            self._excluded_limit, self._excluded_calls = former_limit, EXCLUDED_CALLS
         elif fell_to > NOTABLE_RISE:  # something else has changed, so wait for the next interval
             pass
         elif fell_to > max((1 + TRIAL_SHARE) / 2, NOTABLE_FALL - self._standard_error()):
@@ -237,7 +237,7 @@ class AutoConcurrency:
             if not was_trial:
                 self._since_trial = TRIAL_EVERY  # the knee may have moved, so run a trial at the next interval
             if not was_trial or duration > NOISE_RATIO * self._baseline:  # the excluded limit assumed another baseline
-                self._too_much = self.most + 1
+                self._excluded_limit = self.most + 1
             self._measure_baseline(duration)
         elif not was_trial:  # more concurrency still makes calls slower
             return False
@@ -263,21 +263,21 @@ class AutoConcurrency:
         growth = FAST_GROWTH if self._steps >= STEPS_BEFORE_FAST_GROWTH else GROWTH
         return min(self.most, max(self.limit + 1, int(self.limit * growth)))
 
-    def _line(self, limit: int) -> float:
+    def _max_ratio(self, limit: int) -> float:
         """Return the ratio to the baseline above which a step from the previous limit was too large."""
         return max(NOISE_RATIO, 1 + MAX_SLOWDOWN_SHARE * (limit / self._former - 1))
 
     def _is_too_large(self, limit: int, ratio: float) -> bool:
         """Whether the step to `limit` was too large, beyond the uncertainty of the measurement."""
-        return ratio > self._line(limit) + self._standard_error()
+        return ratio > self._max_ratio(limit) + self._standard_error()
 
     def _end_step(self, duration: float) -> None:
         """Take the next step, or revert the last one."""
         if self._is_too_large(self.limit, duration / self._baseline):
-            self._take_back(self.limit, EXCLUDED_CALLS_AFTER_REVERT)
+            self._revert(self.limit, EXCLUDED_CALLS_AFTER_REVERT)
             return
         self._refine_baseline(duration)
-        if (limit := self._next()) < self._too_much:
+        if (limit := self._next()) < self._excluded_limit:
             self._former, self.limit = self.limit, limit
             self._steps += 1
         else:
@@ -288,12 +288,12 @@ class AutoConcurrency:
         if self._calls < self._former or self._is_too_large(probed, ratio):
             known_for = max(EXCLUDED_CALLS, EXCLUDED_CALLS_PER_CALL * self._calls)
             # waiting for another call matters less if durations vary widely anyway
-            self._take_back(probed, max(100, round(known_for / (1 + 20 * self._spread))))
+            self._revert(probed, max(100, round(known_for / (1 + 20 * self._spread))))
         else:
             self.limit, self._steps = probed, 1
 
-    def _take_back(self, limit: int, known_for: int) -> None:
-        self._too_much, self._known_for = limit, known_for
+    def _revert(self, limit: int, known_for: int) -> None:
+        self._excluded_limit, self._excluded_calls = limit, known_for
         self.limit, self._steps = self._former, 0
 
     def _lower(self, to: float, duration: float) -> None:

@@ -123,11 +123,11 @@ BLOCKED_SECONDS: Final = 1.0
 T = TypeVar("T")
 
 
+Call = Callable[[Batch], Awaitable[object]]
+Settle = Callable[[ProcessQueue, Batch, BaseException | None], Coroutine[Any, Any, bool]]
 # A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
 # from the queue meanwhile (its pending messages, or none in an orderly group); and the function to call with the queue
 # at the end, unless the worker was replaced.
-Call = Callable[[Batch], Awaitable[object]]
-Settle = Callable[[ProcessQueue, Batch, BaseException | None], Coroutine[Any, Any, bool]]
 Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
 
 

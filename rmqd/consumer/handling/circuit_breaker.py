@@ -93,14 +93,14 @@ class CircuitBreaker(ABC):
         else:
             self.circuit.undecided(batch)
 
-    def _fate(self, batch: Batch, error: BaseException | None) -> FailureEffect:
+    def _effect_of(self, batch: Batch, error: BaseException | None) -> FailureEffect:
         """Decide about the end of a call that did not acknowledge every message."""
         failures = failures_of(batch, error)
         is_repeated, is_evidence = self._note_failed([batch[index] for index in failures])
         if failures and not _acknowledged(batch, error):
             text = describe(next(iter(failures.values())))
-            fate = self.circuit.failed(batch, text, is_evidence=is_evidence)
-            return FailureEffect.REPEATED if is_repeated and fate is FailureEffect.SUSPECTED else fate
+            effect = self.circuit.failed(batch, text, is_evidence=is_evidence)
+            return FailureEffect.REPEATED if is_repeated and effect is FailureEffect.SUSPECTED else effect
         if failures:  # other messages succeeded, so these messages are at fault
             self.circuit.succeeded(batch, float("-inf"))
         elif error is not None:
@@ -162,14 +162,14 @@ class HeldBatches(CircuitBreaker):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Settle a batch, or hold it. Returns False: the queue continues."""
-        fate = self._fate(batch, error)
+        effect = self._effect_of(batch, error)
         is_releasing = process_queue.is_releasing and not self._must_stay(batch, error)
-        if fate is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
+        if effect is FailureEffect.COUNTS or is_releasing or process_queue.dropped:
             return await self._settlement.settle(process_queue, batch, error)
         report_errors(process_queue, batch, error, self._clock.wall(), lambda *_: self._until)
         process_queue.begin_turn()  # a release of the queue waits for it
         now = self._clock.monotonic()
-        self._held.append(_Held(process_queue, batch, error, now, is_repeated=fate is FailureEffect.REPEATED))
+        self._held.append(_Held(process_queue, batch, error, now, is_repeated=effect is FailureEffect.REPEATED))
         return False
 
     def explain(self, process_queue: ProcessQueue, group: str) -> Problem | None:
@@ -189,7 +189,7 @@ class HeldBatches(CircuitBreaker):
         circuit = self.circuit
         oldest = self._clock.monotonic() - circuit.options.window_seconds
         is_over = circuit.state == "closed"
-        self._let_go(
+        self._send_back(
             lambda held: is_over and (held.at < circuit.refuted_to or (held.at < oldest and not held.is_repeated))
         )
         if is_over:
@@ -198,7 +198,7 @@ class HeldBatches(CircuitBreaker):
             self._hand_out(self._held[:1])
 
     def changed(self) -> None:
-        self._let_go(lambda _: False)
+        self._send_back(lambda _: False)
         if self.circuit.state == "closed":
             self._hand_out(self._held)
 
@@ -207,7 +207,7 @@ class HeldBatches(CircuitBreaker):
         for held in again:
             self._begin(self._settle(held, again=True))
 
-    def _let_go(self, counts: Callable[[_Held], bool]) -> None:
+    def _send_back(self, counts: Callable[[_Held], bool]) -> None:
         """Send back the held batches that `counts` selects, and all batches of queues that are being released."""
         for held in list(self._held):
             if counts(held) or held.process_queue.is_releasing or held.process_queue.dropped:
@@ -268,12 +268,12 @@ class UncountedAttempts(CircuitBreaker):
 
     async def settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Settle a batch. Its attempts are counted now, and may be subtracted later."""
-        fate = self._fate(batch, error)
-        if fate is FailureEffect.COUNTS:
+        effect = self._effect_of(batch, error)
+        if effect is FailureEffect.COUNTS:
             return await self._settle(process_queue, batch, error)
         messages = [batch[index] for index in failures_of(batch, error)]
         before = [message.reconsume_times for message in messages]
-        if fate is FailureEffect.EXCUSED:
+        if effect is FailureEffect.EXCUSED:
             self._retry_policy.excused.update(messages)
         failed_at = self._clock.monotonic()
         try:
@@ -281,8 +281,8 @@ class UncountedAttempts(CircuitBreaker):
         finally:
             self._retry_policy.excused.difference_update(messages)
             counted = Counter({one: one.reconsume_times - then for one, then in zip(messages, before, strict=True)})
-            doubt = _Doubt(failed_at, +counted, is_repeated=fate is FailureEffect.REPEATED)
-            self._file(doubt, is_forgiven=fate is FailureEffect.EXCUSED or self.circuit.state != "closed")
+            doubt = _Doubt(failed_at, +counted, is_repeated=effect is FailureEffect.REPEATED)
+            self._record(doubt, is_forgiven=effect is FailureEffect.EXCUSED or self.circuit.state != "closed")
 
     def _judge(self) -> None:
         circuit = self.circuit
@@ -298,23 +298,23 @@ class UncountedAttempts(CircuitBreaker):
     def changed(self) -> None:
         if self.circuit.state == "open":
             for doubt in self._doubts:
-                _take_off(doubt)
+                _subtract(doubt)
             self._doubts.clear()
             self._retry_policy.doubtful = Counter()
 
-    def _file(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
+    def _record(self, doubt: _Doubt, *, is_forgiven: bool) -> None:
         # such a failure may wait long for its decision, so later failures of the same messages are subtracted at once
         waits = doubt.is_repeated and any(
             one.is_repeated and one.counted.keys() == doubt.counted.keys() for one in self._doubts
         )
         if is_forgiven or waits:
-            _take_off(doubt)
+            _subtract(doubt)
         else:
             self._doubts.append(doubt)
             self._retry_policy.doubtful += doubt.counted
 
 
-def _take_off(doubt: _Doubt) -> None:
+def _subtract(doubt: _Doubt) -> None:
     for message, attempts in doubt.counted.items():
         message.take_attempts_off(attempts)
 

@@ -156,16 +156,16 @@ class HandlerThread:
         finally:
             del error  # its traceback refers to this frame: only the garbage collector would free both
 
-    def abandon(self, came_back: Callable[[], None]) -> None:
+    def abandon(self, on_end: Callable[[], None]) -> None:
         """Leave the running call to its thread, and use a new thread for later calls.
 
-        The task that awaits `call` continues without a result. `came_back` is called if the call ever ends.
+        The task that awaits `call` continues without a result. `on_end` is called if the call ever ends.
         """
         future, line = self._future, self._line
         if future is None or line is None or future.done():
             return
         loop = future.get_loop()
-        line.stop(lambda: call_in_loop(loop, came_back))
+        line.stop(lambda: call_in_loop(loop, on_end))
         self._line = None
         future.set_result(None)
 

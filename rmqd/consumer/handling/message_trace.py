@@ -41,7 +41,7 @@ class MessageTrace:
         # Java numbers the dispatchers of a process; here each group has one
         sender = f"{TRACE_PRODUCER_PREFIX}-{options.group}-CONSUME-1"
         self.dispatcher = TraceDispatcher(client.producer, where, sender, clock)
-        self.dispatcher.before_flush = self._tell_begun
+        self.dispatcher.before_flush = self._send_begun
         self._timeout = options.consume_timeout_seconds
         self._clock = clock
         # calls whose records were not sent yet. Threads need no lock, because each access is a single dict operation.
@@ -104,7 +104,7 @@ class MessageTrace:
             return ContextCode.TIME_OUT
         return ContextCode.FAILED if is_failed else ContextCode.SUCCESS
 
-    def _tell_begun(self) -> None:
+    def _send_begun(self) -> None:
         """Send SubBefore records of running calls that were not sent yet."""
         for request_id in list(self._begun):
             call = self._begun.pop(request_id, None)

@@ -360,12 +360,12 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         process_queue, batch = worker.process_queue, worker.batch
         assert process_queue is not None
         assert batch is not None
-        self._tell_circuit(batch)
+        self._report_to_circuit(batch)
         return partial(self._call_ended, process_queue, batch)
 
     def _call_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
         """Settle the batch of a call that ignored its cancellation and has now ended, so that a retry is safe."""
-        self._came_back()
+        self._abandoned_call_ended()
         if not self.ended:
             self._begin_in_background(self._settle_ended(process_queue, batch))
 

@@ -90,7 +90,7 @@ class HandlerSlots(WorkerService):
         self._hold("operator")
 
     def resume(self) -> None:
-        self._let_go_on("operator")
+        self._end_hold("operator")
 
     def halt(self, process_queue: ProcessQueue) -> None:
         for worker in self._workers:
@@ -225,7 +225,7 @@ class HandlerSlots(WorkerService):
         if self._breaker.circuit.allows_call:
             if self._breaker.circuit.state == "half_open":
                 self.ready_queues.sort(self._breaker.probe_rank())
-            self._let_go_on("circuit")
+            self._end_hold("circuit")
         else:
             self._hold("circuit")
         self._breaker.changed()
@@ -237,12 +237,12 @@ class HandlerSlots(WorkerService):
         for worker in self._workers:
             worker.halted = True
 
-    def _let_go_on(self, reason: str) -> None:
+    def _end_hold(self, reason: str) -> None:
         self._held_by.discard(reason)
         if not self._held_by:
             self.ready_queues.resume()
 
-    def _tell_circuit(self, batch: Batch) -> None:
+    def _report_to_circuit(self, batch: Batch) -> None:
         """Report an expired call to the circuit if its batch is settled only when the call ends."""
         if self.circuit is not None:
             self.circuit.abandoned(batch)
@@ -312,7 +312,7 @@ class HandlerSlots(WorkerService):
         if worker.reported != worker.started and worker.process_queue is not None and worker.batch is not None:
             worker.reported = worker.started
             report_error(worker.process_queue, worker.batch, EXPIRED, self.clock.wall())
-            self._tell_circuit(worker.batch)
+            self._report_to_circuit(worker.batch)
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
         """End a call at its deadline: cancel an async handler, abandon a sync one in its thread."""
@@ -331,28 +331,28 @@ class HandlerSlots(WorkerService):
         worker.replaced = True
         del self._workers[worker]
         self.abandoned += 1
-        came_back = self._abandon(worker)
-        task.add_done_callback(lambda _: came_back())
+        on_end = self._abandon(worker)
+        task.add_done_callback(lambda _: on_end())
         self._background_tasks.add(task)
         self._start_worker(worker.number)
 
     def _abandon(self, worker: Worker) -> Callable[[], None]:
         """Stop waiting for this call. Returns a callback for the case that the call ever ends."""
-        came_back = self._note_abandoned(worker)
+        on_end = self._note_abandoned(worker)
         if self._deduplication is None:
-            return came_back
+            return on_end
         assert worker.batch is not None
         ended = self._deduplication.abandon(worker.batch)
 
         def call_ended() -> None:
-            ended()  # must come first: `came_back` settles the messages, and they may be handled again
-            came_back()
+            ended()  # must come first: `on_end` settles the messages, and they may be handled again
+            on_end()
 
         return call_ended
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
         """Record an abandoned call. Returns a callback like `_abandon`."""
-        return self._came_back
+        return self._abandoned_call_ended
 
     def _raise_failures(self) -> None:
         """Raise the exception of a task that failed: it ends the group."""
@@ -386,5 +386,5 @@ class HandlerSlots(WorkerService):
         if left:
             log.error("handler.left_behind", handler=self.handler_name, calls=len(left))
 
-    def _came_back(self) -> None:
+    def _abandoned_call_ended(self) -> None:
         self.abandoned -= 1

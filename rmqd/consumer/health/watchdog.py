@@ -25,7 +25,7 @@ from rmqd.consumer.health.group_problems import closed_problem, missing_problem
 from rmqd.consumer.health.group_status import RecentResults
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.stats.counters import snapshots_of
-from rmqd.errors import BrokerAwayError, CircuitOpenError, SlaveUnawareError
+from rmqd.errors import BrokerAwayError, CircuitOpenError, RmqdError, SlaveUnawareError
 from rmqd.runtime.clock import tick
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -85,8 +85,8 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
         if isinstance(loop := assigned.loop, PullLoop) and not loop.request.at_master and loop.failure is None
     }
     slave = next(iter(slaves), None)
-    fate = f"are read from its slave {slave}" if slave is not None else "wait for it"
-    return found("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {fate}")
+    they_do = f"are read from its slave {slave}" if slave is not None else "wait for it"
+    return found("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {they_do}")
 
 
 log = structlog.get_logger(__name__)
@@ -104,7 +104,7 @@ class _Watch:
     """The state of one assignment. Times are monotonic."""
 
     progress: object = None
-    stands_since: float = 0.0
+    unchanged_since: float = 0.0
     seen_cause: str = ""
     reported_cause: str = ""
     reported_at: float = 0.0
@@ -165,10 +165,10 @@ class Watchdog:
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
         may_pass_over, idle = self._may_pass_over, self._context.idle
         is_complete = self._turn == 0 or not may_pass_over
-        looked_at = [queue for queue in self._assigned if is_complete or queue not in idle]
+        due_queues = [queue for queue in self._assigned if is_complete or queue not in idle]
         attempts = self._count_attempts()
         self._brokers.poll()
-        for number, queue in enumerate(looked_at, 1):
+        for number, queue in enumerate(due_queues, 1):
             if number % ASSIGNMENTS_PER_TURN == 0:
                 await asyncio.sleep(0)
             watch, assigned = self._watches.get(queue), self._assigned.get(queue)
@@ -177,9 +177,9 @@ class Watchdog:
             if not (is_quiet := assigned.is_quiet(now)):
                 idle.pop(queue, None)  # for example because its pull is overdue
             if watch is None:
-                watch = self._watches[queue] = _Watch(stands_since=now)
+                watch = self._watches[queue] = _Watch(unchanged_since=now)
             elif may_pass_over and is_quiet:
-                watch.stands_since, watch.seen_cause = now, ""
+                watch.unchanged_since, watch.seen_cause = now, ""
                 continue
             assigned.check_replica()
             assigned.stall = problem = self._stall(assigned, watch, now)
@@ -187,14 +187,7 @@ class Watchdog:
             if problem is None:
                 self._report_end(queue, watch)
                 continue
-            failure = assigned.failure
-            if (
-                failure is not None
-                and failure.is_reported
-                and not isinstance(failure, CircuitOpenError | BrokerAwayError | SlaveUnawareError)
-            ):
-                pass
-            elif self._is_news(watch, problem, now):
+            if not _is_reported(assigned.failure) and self._is_news(watch, problem, now):
                 key = (problem.cause, queue.topic, queue.broker_name)
                 self._news.setdefault(key, {})[queue] = problem
             self._repair(assigned, watch, now)
@@ -204,10 +197,10 @@ class Watchdog:
         for key in due:
             if stalled := self._news.pop(key):
                 self._report(stalled, now)
-        self._look_at_handler(attempts)
+        self._check_handler(attempts)
         for topic in self._context.subscriptions:
             if not is_retry_topic(topic):
-                self._look_at_topic(topic, now)
+                self._check_topic(topic, now)
 
     def _replicas_stay(self) -> bool:
         """Whether no replica was added, removed or changed its state since the last check."""
@@ -225,9 +218,9 @@ class Watchdog:
         if is_batching:  # a pull that hangs is hidden by the open calls, so check for it here
             self._repair(assigned, watch, now)
         if assigned.is_releasing or moved or is_batching or not assigned.has_work():
-            watch.stands_since, watch.seen_cause = now, ""
+            watch.unchanged_since, watch.seen_cause = now, ""
             return None
-        if now - watch.stands_since < self._patience():
+        if now - watch.unchanged_since < self._stall_seconds():
             return None
         problem = assigned.explain()
         # while messages move to the next step of the pipeline, neither step has them, so this cause must be seen twice
@@ -241,7 +234,7 @@ class Watchdog:
         has_calls = any(call.process_queue in assigned.process_queues for call in service.calls())
         return has_calls and service.keeps_calls_open and assigned.explain().cause == "slow_handler"
 
-    def _patience(self) -> float:
+    def _stall_seconds(self) -> float:
         """Return after how many seconds without progress a queue is stalled. Configured waits are included."""
         options = self._context.options
         return STALL_SECONDS + options.pull_interval_seconds + options.consume_message_batch_max_wait_seconds
@@ -255,9 +248,9 @@ class Watchdog:
     def _report(self, stalled: Mapping[MessageQueue, Problem], now: float) -> None:
         """Log one line for all queues of one broker that stalled for one cause."""
         queue, problem = next(iter(stalled.items()))
-        since = self._watches[queue].stands_since if queue in self._watches else now
-        for told in stalled.keys() & self._watches.keys():
-            self._watches[told].must_report_end = True
+        since = self._watches[queue].unchanged_since if queue in self._watches else now
+        for one in stalled.keys() & self._watches.keys():
+            self._watches[one].must_report_end = True
         level = logging.WARNING if MILD in CAUSES[problem.cause].marks else logging.ERROR
         log.log(
             logging.INFO if problem.cause == "paused" else level,
@@ -287,7 +280,7 @@ class Watchdog:
             log.error("queue.restarted", queue=str(assigned.message_queue), seconds=EXPIRY_SECONDS)
             assigned.restart()
 
-    def _look_at_handler(self, attempts: int) -> None:
+    def _check_handler(self, attempts: int) -> None:
         """Report a failing handler or canary. Its queues move and lag is low, because every message is sent back."""
         context = self._context
         for name, results in self._results.items():
@@ -308,7 +301,7 @@ class Watchdog:
         context = self._context
         for message in [message for message in context.refused if not message.is_cached]:
             del context.refused[message]
-        lasting = [(message, *told) for message, told in context.refused.items() if told[0] > 1]
+        lasting = [(message, *refusals) for message, refusals in context.refused.items() if refusals[0] > 1]
         if not lasting:
             return None
         message, times, reason = min(lasting, key=lambda one: one[0].queue_offset)
@@ -324,7 +317,7 @@ class Watchdog:
         )
         return context.found("retry_refused", evidence, step=step)
 
-    def _look_at_topic(self, topic: str, now: float) -> None:
+    def _check_topic(self, topic: str, now: float) -> None:
         """Report a topic without readable queues, because it has no queue that could be reported as stalled."""
         problem = self._topic_problem(topic)
         if problem is None:
@@ -344,3 +337,9 @@ class Watchdog:
             return missing_problem(topic)
         closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
         return closed_problem(topic, closed) if closed else None
+
+
+def _is_reported(failure: RmqdError | None) -> bool:
+    """Return whether the client has reported this error. A broker that stays unavailable is reported here too."""
+    is_reported = failure is not None and failure.is_reported
+    return is_reported and not isinstance(failure, CircuitOpenError | BrokerAwayError | SlaveUnawareError)

@@ -51,7 +51,7 @@ class AssignedQueue(Assignment):
         super().__init__(context, message_queue)
         context.idle.pop(message_queue, None)
         self.loop = None
-        self._is_in_line = False  # whether it is acquired, and waits until its start offset may be requested
+        self._is_acquired = False  # whether it is acquired, and waits until its start offset may be requested
         self._start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
         self._queue_release = QueueRelease(context, message_queue, self._release_signal)
         self._cut = LazyEvent()  # the pull loop must be restarted
@@ -120,7 +120,7 @@ class AssignedQueue(Assignment):
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
         self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
-        self._is_in_line = True
+        self._is_acquired = True
         start = await repeat_until_answered(context, queue, self._start)
         self._start_failure = None
         log.info("queue.started", queue=str(queue), offset=start.offset, why=start.why)
@@ -236,7 +236,7 @@ class AssignedQueue(Assignment):
     def has_work(self) -> bool:
         loop = self.loop
         if loop is None:
-            return not self._is_in_line or self._start_failure is not None
+            return not self._is_acquired or self._start_failure is not None
         if loop.is_behind or self._is_blind(loop):
             return True
         return loop.process_queue.cached_count > len(loop.process_queue.uncommitted)

@@ -176,38 +176,38 @@ class PullLoop(PulledQueue):
         )
         block.origin, block.min_offset, block.max_offset = self._origin, header.min_offset, header.max_offset
         process_queue, asked = self.process_queue, self.process_queue.next_offset
-        believed: TrustedPart | None = None  # None if the whole response is trusted, as almost always
+        trusted: TrustedPart | None = None  # None if the whole response is trusted, as almost always
         next_offset, passes_over = header.next_begin_offset, True
         held: Sequence[Message] = ()
         block.is_closed = block.is_closed or len(block.data) > self._context.options.max_body_size_bytes
         if block.is_closed or not self._validation.is_plain(block, asked, header):
             passes_over = self._corrupt.policy != "stop"
-            believed = self._validation.found(block, asked, header, passes_over=passes_over)
+            trusted = self._validation.found(block, asked, header, passes_over=passes_over)
             if block.is_closed:
                 if not await open_pulled(block, self._context, process_queue):
                     return
-                believed = self._validation.opened(block, asked, believed, passes_over=passes_over)
-            next_offset, held = believed.next_offset, self._corrupt.hold(believed.bad) if passes_over else ()
+                trusted = self._validation.opened(block, asked, trusted, passes_over=passes_over)
+            next_offset, held = trusted.next_offset, self._corrupt.hold(trusted.bad) if passes_over else ()
         process_queue.stats.count_pull(self.answered_at - self.asked_at)
         self._acceptor.take(block, process_queue, next_offset, held)
         if next_offset > asked:
             self.stuck = None
             if self._failed_since_success:
-                self._is_well()
-        if believed is not None:
-            await self._wait_or_pull_again(believed, asked, passes_over=passes_over)
+                self._reset_failures()
+        if trusted is not None:
+            await self._wait_or_pull_again(trusted, asked, passes_over=passes_over)
 
-    async def _wait_or_pull_again(self, believed: TrustedPart, asked: int, *, passes_over: bool) -> None:
+    async def _wait_or_pull_again(self, trusted: TrustedPart, asked: int, *, passes_over: bool) -> None:
         """Handle the untrusted rest of a response."""
-        if believed.bad and not passes_over:
-            await self._corrupt.stop_at(believed.bad[-1])
-        elif believed.contradiction is not None:
+        if trusted.bad and not passes_over:
+            await self._corrupt.stop_at(trusted.bad[-1])
+        elif trusted.contradiction is not None:
             self.request.broker_id = 0
             self._failed_since_success = True
-            if believed.next_offset == asked:
-                self._validation.made_no_progress(believed.contradiction)
+            if trusted.next_offset == asked:
+                self._validation.made_no_progress(trusted.contradiction)
 
-    def _is_well(self) -> None:
+    def _reset_failures(self) -> None:
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
         self._backoff.answered()
         self._moves.confirm_offset()
@@ -230,7 +230,7 @@ class PullLoop(PulledQueue):
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return
             if self._failed_since_success:
-                self._is_well()
+                self._reset_failures()
         elif reply.code == MOVED:
             await self.offset_moved(reply)
         else:

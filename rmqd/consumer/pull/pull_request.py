@@ -50,21 +50,21 @@ async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask:
             return await ask()
         except RmqdError as error:
             if not error.is_reported:
-                _note(context, queue, error)
+                _note_failure(context, queue, error)
             context.client.routes.refresh_soon([queue.topic])
             await context.clock.sleep(after_error())
 
 
-def _note(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
+def _note_failure(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
     """Log a failed start, in one line for all queues of the broker that failed within a second."""
     broker = context.client.routes.endpoint(queue)
     failures = context.start_failures.setdefault(broker, {})
     if not failures:
-        context.clock.call_later(EXCEPTION_DELAY_SECONDS, _tell, context, broker)
+        context.clock.call_later(EXCEPTION_DELAY_SECONDS, _log_failures, context, broker)
     failures[queue] = error
 
 
-def _tell(context: GroupContext, broker: str) -> None:
+def _log_failures(context: GroupContext, broker: str) -> None:
     failures = context.start_failures.pop(broker)
     queue, error = next(iter(failures.items()))
     log.warning("queue.start_failed", broker=broker, queue=str(queue), queues=len(failures), error=str(error))

@@ -100,27 +100,27 @@ class ResponseValidation:
         if header.next_begin_offset <= asked:
             raise ProtocolError(f"a pull at {asked} found messages, but its next offset is {header.next_begin_offset}")
         walk = ReplyWalk(block, asked, header, takes_all=self.takes_all)
-        believed = self._walk(walk, header, passes_over=passes_over)
+        trusted = self._walk(walk, header, passes_over=passes_over)
         block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
-        return believed
+        return trusted
 
-    def opened(self, block: MessageBlock, asked: int, believed: TrustedPart, *, passes_over: bool) -> TrustedPart:
+    def opened(self, block: MessageBlock, asked: int, trusted: TrustedPart, *, passes_over: bool) -> TrustedPart:
         """Validate the trusted messages again after decompression: if that fails, the message's flags may be wrong."""
-        if block.cut_at is not None and block.cut_at < believed.next_offset:
-            believed = TrustedPart(block.cut_at, [record for record in believed.bad if record.at < block.cut_at])
+        if block.cut_at is not None and block.cut_at < trusted.next_offset:
+            trusted = TrustedPart(block.cut_at, [record for record in trusted.bad if record.at < block.cut_at])
         records = [bad_record(block, corrupt, asked) for corrupt in block.corrupt]
         block.corrupt = []
         proven = list(takewhile(lambda record: passes_over and self._is_known(record), records))
-        believed.bad = sorted([*believed.bad, *proven], key=lambda record: record.at)
+        trusted.bad = sorted([*trusted.bad, *proven], key=lambda record: record.at)
         if len(proven) == len(records):
-            return believed
+            return trusted
         first = records[len(proven)]
         block.messages = [message for message in block.messages if message.queue_offset < first.at]
         block.unfinished = len(block.messages)
-        bad = [record for record in believed.bad if record.at < first.at]
+        bad = [record for record in trusted.bad if record.at < first.at]
         if self._is_known(first):
             return TrustedPart(first.at, [*bad, first])
-        self._tell(first)
+        self._report(first)
         self._bad.update((record.at, record) for record in records[len(proven) :])
         return TrustedPart(first.at, bad, first)
 
@@ -173,7 +173,7 @@ class ResponseValidation:
                     return TrustedPart(walk.offset, bad)
                 walk.skip_bad_record(contradiction)
             else:
-                self._tell(contradiction)
+                self._report(contradiction)
                 if isinstance(contradiction, BadRecord):
                     self._bad[contradiction.at] = contradiction
                 break
@@ -189,7 +189,7 @@ class ResponseValidation:
         before, self._step = self._step, header.next_begin_offset - asked
         return before == self._step
 
-    def _tell(self, contradiction: Contradiction) -> None:
+    def _report(self, contradiction: Contradiction) -> None:
         self._traffic.doubted_replies += 1
         log.warning("pull.doubted", queue=str(self._queue), offset=contradiction.at, reason=contradiction.reason)
 
@@ -197,7 +197,8 @@ class ResponseValidation:
         """Forget the gaps of the last response, which this response does not confirm; log the gap at `offset`."""
         to = self._gaps.get(offset, offset)
         if to > offset and self.takes_all:
-            self._tell(Contradiction(offset, f"offsets {offset} to {to - 1} had no messages before, but have some now"))
+            reason = f"offsets {offset} to {to - 1} had no messages before, but have some now"
+            self._report(Contradiction(offset, reason))
         self._gaps = {}
 
 
@@ -215,7 +216,7 @@ class CorruptMessages:
         self._message_queue = message_queue
         self.held: list[BadRecord] = []
         """Messages that no broker has accepted yet."""
-        self._told = frozenset[int]()  # offsets of the last reported records
+        self._reported = frozenset[int]()  # offsets of the last reported records
 
     @property
     def policy(self) -> OnCorruptMessage:
@@ -224,7 +225,7 @@ class CorruptMessages:
 
     def hold(self, records: Sequence[BadRecord]) -> list[Message]:
         """Hold the corrupt records of a response. Return the messages that the cache must hold in their place."""
-        self._tell(records)
+        self._report(records)
         if self.policy == "skip" or not records:
             return []
         for record in records:
@@ -253,7 +254,7 @@ class CorruptMessages:
 
     async def stop_at(self, record: BadRecord) -> None:
         """Stop the queue at a record until an operator acts, and check periodically."""
-        self._tell([record])
+        self._report([record])
         evidence = f"message at offset {record.offset} is corrupt: {record.reason}"
         topic = record.message.topic
         self._loop.stuck = self._context.found("corrupt_message", evidence, topic=topic)
@@ -267,11 +268,11 @@ class CorruptMessages:
         self._loop.stuck = self._context.found("retry_refused", evidence)
         return False
 
-    def _tell(self, records: Sequence[BadRecord]) -> None:
+    def _report(self, records: Sequence[BadRecord]) -> None:
         """Count and log each record once, even if it is pulled again or the policy changes."""
         places = frozenset(record.at for record in records)
         for record in records:
-            if record.at not in self._told:
+            if record.at not in self._reported:
                 log_corrupt(self._loop.process_queue, record.message, record.offset, record.reason, self.policy)
-        if not places <= self._told:
-            self._told = places
+        if not places <= self._reported:
+            self._reported = places

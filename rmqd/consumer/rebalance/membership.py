@@ -87,19 +87,19 @@ class ChangeNotifications:
         self._is_new = False
         return is_other
 
-    async def wait(self, told: asyncio.Event, seconds: float, look: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until `told`, which a notification sets, for at most `seconds`.
+    async def wait(self, changed: asyncio.Event, seconds: float, poll: Callable[[], Awaitable[bool]]) -> None:
+        """Wait until `changed`, which a notification sets, for at most `seconds`.
 
-        If brokers send no notifications, also call `look` every two seconds, and return when the members have changed.
+        If brokers send no notifications, also call `poll` every two seconds, and return when the members have changed.
         """
         clock = self._context.clock
         until = clock.monotonic() + seconds
         while True:
-            must_look = self._is_clustering and self._context.notice_seconds > 0
-            pause_seconds = until - clock.monotonic()
-            if await wait_within(clock, min(pause_seconds, POLL_SECONDS) if must_look else pause_seconds, told.wait()):
+            must_poll = self._is_clustering and self._context.notice_seconds > 0
+            left = until - clock.monotonic()
+            if await wait_within(clock, min(left, POLL_SECONDS) if must_poll else left, changed.wait()):
                 return
-            if clock.monotonic() >= until or await look():
+            if clock.monotonic() >= until or await poll():
                 return
 
 
@@ -217,17 +217,17 @@ class MissingMembers:
         self._lists: dict[str, frozenset[str]] = {}  # broker address -> members
         self.gone: dict[str, float] = {}
         """Members that were in a broker's list and are in none any more, with the time when they were first missing."""
-        self._noticed_at = float("-inf")
+        self._changed_at = float("-inf")
         self.query_members = Coalesced(self._query_members)
         """Request one broker's list now. Returns whether the list proves who has left."""
 
     def on_members_changed(self) -> None:
         """Called when a broker reports a change: a missing member may have returned briefly."""
-        self._noticed_at = self._clock.monotonic()
+        self._changed_at = self._clock.monotonic()
 
     def is_certainly_missing(self, client_id: str) -> bool:
         """Return whether a member has been missing for longer than a reconnection takes."""
-        missing_since = max(self.gone.get(client_id, float("inf")), self._noticed_at)
+        missing_since = max(self.gone.get(client_id, float("inf")), self._changed_at)
         return self._clock.monotonic() - missing_since >= MISSING_MEMBER_SECONDS
 
     @property

@@ -69,7 +69,7 @@ class EngineConflict:
         now = self._clock.monotonic()
         if self._since is None:
             self._since = now
-        if now - self._since < self._patience_seconds(others):
+        if now - self._since < self._max_wait_seconds(others):
             return self.clear
         other = min(others)
         engine, host = "spark" if is_spark(other) else "local", other.partition("@")[0]
@@ -78,9 +78,9 @@ class EngineConflict:
         )
         raise GroupHeldElsewhereError(self._group, self._client_id, engine, other, host)
 
-    def _patience_seconds(self, others: Collection[str]) -> float:
+    def _max_wait_seconds(self, others: Collection[str]) -> float:
         own = self._client_id
-        is_junior = is_spark(own) and any(not is_spark(rival) or rival < own for rival in others)
+        is_junior = is_spark(own) and any(not is_spark(other) or other < own for other in others)
         if self.clear:
             return JUNIOR_WAIT_SECONDS if is_junior else SENIOR_WAIT_SECONDS
         return 0.0 if is_junior else STARTING_SENIOR_WAIT_SECONDS
