@@ -58,6 +58,11 @@ def duration(seconds: float) -> str:
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
+def count(number: int, noun: str) -> str:
+    """Return a count with its noun: `1 queue`, `2 queues`, `1,000 queues`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def age(seconds: float | None) -> str:
     """Return an age for a table, in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
     if seconds is None:

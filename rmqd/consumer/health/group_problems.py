@@ -12,7 +12,6 @@ from typing import Final
 from rmqd.consumer.health.causes import Problem, found
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, MessageModel, SubscriptionData
-from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
 MAX_NAMED = 4
@@ -23,32 +22,6 @@ def named(names: Iterable[str], most: int = MAX_NAMED) -> str:
     every = sorted(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
-
-
-def places(queues: Iterable[MessageQueue]) -> str:
-    """Return queues by topic and broker: `orders on broker-a: queues 0, 3`."""
-    by_place: dict[tuple[str, str], list[int]] = {}
-    for queue in sorted(queues):
-        by_place.setdefault((queue.topic, queue.broker_name), []).append(queue.queue_id)
-    return "; ".join(
-        f"{topic} on {broker}, queue{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
-        for (topic, broker), ids in by_place.items()
-    )
-
-
-def count(number: int, noun: str) -> str:
-    """Return `1 queue` or `2 queues`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def wait(number: int) -> str:
-    """Return `1 message waits` or `2 messages wait`."""
-    return f"{messages(number)} {'waits' if number == 1 else 'wait'}"
-
-
-def messages(number: int) -> str:
-    """Return `1 message` or `2 messages`."""
-    return count(number, "message")
 
 
 PROCESS_CLIENT_ID: Final = re.compile(r"@\d+#\d{9,}")

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from rmqd.consumer.health import group_problems
 from rmqd.daemon.http.status_view import (
     GROUP_LOOKS,
     QUEUE_LOOKS,
@@ -31,7 +30,7 @@ from rmqd.daemon.http.status_view import (
 from rmqd.runtime.event_loop import slices
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.own_threads import in_own_thread
-from rmqd.runtime.plain_text import age
+from rmqd.runtime.plain_text import age, count
 
 STATIC_FOLDER: Final = Path(__file__).parent / "static"
 TYPES: Final = {
@@ -213,9 +212,7 @@ class StatusPage:
         )
         self._compiled: dict[str, Template] = {}
         filters = (with_thousands, number, rate, age, call_time, moment, clock_time, iso, canary_line)
-        self._templates.filters |= {function.__name__: function for function in filters} | {
-            "plural": group_problems.count
-        }
+        self._templates.filters |= {function.__name__: function for function in filters} | {"plural": count}
         self._templates.globals |= {
             "cell": cell,
             "queue_looks": QUEUE_LOOKS,

@@ -13,9 +13,8 @@ from rmqd.consumer.health.group_problems import (
     named,
     settings_problem,
     unknown_problem,
-    wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts
+from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts, wait
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.message_queue import MessageQueue

@@ -5,13 +5,14 @@ Times are Unix seconds unless the name says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from rmqd.client.group_reader import MemberReport, QueueLag
 from rmqd.consumer.health.causes import Problem
 from rmqd.operate.queries.message_queries import FoundMessage
+from rmqd.runtime.plain_text import count
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.bodies.route_data import TopicRouteData
@@ -162,3 +163,19 @@ class DiagnosisSnapshot:
         """Return how many messages of a queue are not finished."""
         ends = self.queues[queue]
         return max(0, ends.max - max(self.place(queue) or 0, ends.min))
+
+
+def places(queues: Iterable[MessageQueue]) -> str:
+    """Return queues by topic and broker: `orders on broker-a, queues 0, 3`."""
+    by_place: dict[tuple[str, str], list[int]] = {}
+    for queue in sorted(queues):
+        by_place.setdefault((queue.topic, queue.broker_name), []).append(queue.queue_id)
+    return "; ".join(
+        f"{topic} on {broker}, queue{'' if len(ids) == 1 else 's'} {', '.join(map(str, ids))}"
+        for (topic, broker), ids in by_place.items()
+    )
+
+
+def wait(number: int) -> str:
+    """Return `1 message waits` or `2 messages wait`."""
+    return f"{count(number, 'message')} {'waits' if number == 1 else 'wait'}"

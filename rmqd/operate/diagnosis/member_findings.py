@@ -11,15 +11,13 @@ from rmqd.consumer.health.causes import Problem, found
 from rmqd.consumer.health.group_problems import (
     PROCESS_CLIENT_ID,
     Difference,
-    count,
     differences,
     model_difference,
     named,
     order_difference,
-    places,
-    wait,
 )
-from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding
+from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding, places, wait
+from rmqd.runtime.plain_text import count
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry

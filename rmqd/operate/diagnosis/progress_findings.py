@@ -8,9 +8,16 @@ from typing import Final
 
 from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import CAUSES, found
-from rmqd.consumer.health.group_problems import messages, named, places, wait
-from rmqd.operate.diagnosis.diagnosis_facts import FAILING_SHARE, MIN_FAILED, DiagnosisSnapshot, Finding
-from rmqd.runtime.plain_text import duration
+from rmqd.consumer.health.group_problems import named
+from rmqd.operate.diagnosis.diagnosis_facts import (
+    FAILING_SHARE,
+    MIN_FAILED,
+    DiagnosisSnapshot,
+    Finding,
+    places,
+    wait,
+)
+from rmqd.runtime.plain_text import count, duration
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -39,7 +46,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
             continue
         evidence = f"the group would continue in {places([queue])} at offset {place}, outside {ends.min} to {ends.max}"
         if place < ends.min:
-            evidence += f": {messages(ends.min - place)} deleted before being handled"
+            evidence += f": {count(ends.min - place, 'message')} deleted before being handled"
         problem = found("offset_illegal", evidence, group=snapshot.group, topic=queue.topic)
         yield Finding(problem, str(queue), momentary=bool(snapshot.members))
 
@@ -218,7 +225,7 @@ def _text_of_held_back(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues
     pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
     most = max(pulled, key=lambda one: one.cached_msg_count)
     limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
-    held = f"{named(limits)} keeps the member from pulling, with {messages(most.cached_msg_count)} at hand"
+    held = f"{named(limits)} keeps the member from pulling, with {count(most.cached_msg_count, 'message')} at hand"
     return f"{held}: {_text_of_stuck(before, now, queues)}"
 
 
