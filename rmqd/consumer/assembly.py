@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.flow_control import RateLimit, Thresholds
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
@@ -25,7 +26,7 @@ from rmqd.consumer.offsets.start_offsets import StartOffsets
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.consumer.rebalance.queue_lock import QueueLock
 from rmqd.consumer.rebalance.rebalance import QueueDivision
-from rmqd.consumer.services import GroupOffsetStore, Ownership, RetryPolicy
+from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
@@ -35,7 +36,6 @@ from rmqd.wire.messages.properties import value_by
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
-    from rmqd.consumer.handling.concurrently import PollService
     from rmqd.consumer.pop.receipts import PopReceipts
 
 
@@ -48,13 +48,16 @@ def assemble(
     *,
     retry_policy: RetryPolicy | None = None,
     ends: Mapping[MessageQueue, int] | None = None,
-    polls: PollService | None = None,
+    service: ConsumeMessageService | None = None,
+    cache: type[ProcessQueue] = ProcessQueue,
+    division: Callable[[GroupContext], QueueDivision] | None = None,
 ) -> tuple[GroupContext, QueueDivision]:
     """Return the parts of a group, not paused and not running, and the division of its topics.
 
     `retry_policy` replaces the send-back to brokers. `ends` are the offsets at which pulling stops. With a filter,
-    messages beyond an end may still be returned; a hook must remove them. With `polls` a program polls the messages,
-    and `handler` is not called.
+    messages beyond an end may still be returned; a hook must remove them. `service` gets the messages instead of
+    `handler`, from caches of the type `cache`. `division` creates the division of the topics, for queues that do not
+    depend on the group's members.
 
     Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
     that the daemon starts sooner.
@@ -75,13 +78,13 @@ def assemble(
     own_policy, store, start_offsets, ownership = _by_message_model(options, client, clock, receipts)
     retry_policy = retry_policy or own_policy
     leases = ownership if options.consume_mode == "orderly" else None
-    service: HandlerSlots
+    slots: HandlerSlots
     if options.repeats_in_place:
-        service = ConsumeMessageOrderlyService(options, handler, retry_policy, leases, clock)
+        slots = ConsumeMessageOrderlyService(options, handler, retry_policy, leases, clock)
     else:
-        service = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
+        slots = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
     if (transactions := getattr(store, "transactions", None)) is not None:
-        service.transactions = transactions
+        slots.transactions = transactions
         transactions.in_order = options.is_queue_in_order
     context = GroupContext(
         options=options,
@@ -89,7 +92,7 @@ def assemble(
         clock=clock,
         subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
         stats=stats_of(options, handler.canary),
-        service=polls or service,
+        service=service or slots,
         retry_policy=retry_policy,
         store=store,
         start_offsets=start_offsets,
@@ -100,20 +103,11 @@ def assemble(
         hooks=group_hooks,
         trace=trace,
         ends=ends or {},
+        cache=partial(KeyedProcessQueue, key_of=value_by(options.order_by)) if options.order_by else cache,
     )
-    if options.order_by:
-        context.cache = partial(KeyedProcessQueue, key_of=value_by(options.order_by))
-    elif polls is not None:
-        context.cache = polls.cache
     context.resumed.set()
-    if polls is not None and polls.chosen:
-        from rmqd.consumer.rebalance.rebalance import ChosenDivision
-
-        context.ownership = Ownership()
-        context.subscriptions.pop(retry_topic(options.group), None)
-        for topic in context.subscriptions:
-            client.routes.watch(topic)
-        return context, ChosenDivision(context, polls.chosen)
+    if division is not None:
+        return context, division(context)
     if options.message_model == "broadcasting":
         return context, QueueDivision(context)
     if receipts is None:

@@ -10,9 +10,8 @@ and the pull is sent again from the same offset. So each message that matches bo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,6 +20,7 @@ from rmqd.client.remoting.peer_requests import Reply
 from rmqd.consumer.admin.member_requests import OperatorRequests
 from rmqd.consumer.assembly import assemble, subscriptions_of
 from rmqd.consumer.assigned.assignment import Assignment
+from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_threads import call_start_or_stop
@@ -30,8 +30,8 @@ from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
 from rmqd.consumer.offsets.persistence import OffsetPersistence
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
-from rmqd.consumer.rebalance.rebalance import Rebalance
-from rmqd.consumer.services import Consumer, RetryPolicy
+from rmqd.consumer.rebalance.rebalance import QueueDivision, Rebalance
+from rmqd.consumer.services import ConsumeMessageService, Consumer, RetryPolicy
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.batch import LoadedHandler
@@ -42,10 +42,6 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import once_in_group
 from rmqd.wire.topics import retry_topic
-
-if TYPE_CHECKING:
-    from rmqd.consumer.handling.concurrently import PollService
-
 
 log = structlog.get_logger(__name__)
 
@@ -116,9 +112,11 @@ class PushConsumer(Consumer):
         *,
         retry_policy: RetryPolicy | None = None,
         ends: Mapping[MessageQueue, int] | None = None,
-        polls: PollService | None = None,
+        service: ConsumeMessageService | None = None,
+        cache: type[ProcessQueue] = ProcessQueue,
+        division: Callable[[GroupContext], QueueDivision] | None = None,
     ) -> None:
-        """For `retry_policy`, `ends` and `polls` see `assemble`."""
+        """For the last arguments see `assemble`."""
         self.group = options.group
         self._handler = handler
         self._client = client
@@ -127,7 +125,16 @@ class PushConsumer(Consumer):
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
         self.context, self._division = assemble(
-            options, handler, client, clock or client.clock, hooks, retry_policy=retry_policy, ends=ends, polls=polls
+            options,
+            handler,
+            client,
+            clock or client.clock,
+            hooks,
+            retry_policy=retry_policy,
+            ends=ends,
+            service=service,
+            cache=cache,
+            division=division,
         )
         self._rebalance = Rebalance(self.context, self._division)
         self.assigned: Mapping[MessageQueue, Assignment] = self._rebalance.assigned

@@ -20,7 +20,6 @@ from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.consumer.pull.assigned_queue import MOVE_SECONDS, AssignedQueue
 from rmqd.consumer.rebalance.membership import ChangeNotifications, MemberList, MissingBrokerQueues
 from rmqd.consumer.rebalance.ownership import EngineConflict
@@ -340,41 +339,3 @@ class Rebalance:
     def divide_thresholds(self) -> None:
         """Divide the group's cache limits among the queues that it pulls."""
         self._context.thresholds = Thresholds.divided(self._context.options, self._pulled)
-
-
-class ChosenDivision(QueueDivision):
-    """All queues that the program assigned, regardless of the group's members."""
-
-    is_of_members = False
-
-    def __init__(self, context: GroupContext, chosen: Collection[MessageQueue]) -> None:
-        super().__init__(context)
-        self._chosen = frozenset(chosen)
-
-    async def share_of(
-        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
-    ) -> MemberShare:
-        return MemberShare(pulled=self._chosen & {*queues})
-
-    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
-        return ChosenQueue(self._context, message_queue)
-
-
-class ChosenQueue(AssignedQueue):
-    """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
-
-    async def run(self) -> None:
-        await (super().run() if self._context.options.auto_commit else self.consume())
-
-    def commit_offset(self) -> int | None:
-        """Return the offset for the periodic commits; None if only the program commits."""
-        return super().commit_offset() if self._context.options.auto_commit else None
-
-    async def find_start(self) -> QueueStart:
-        """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
-        context, queue = self._context, self.message_queue
-        stored = await context.store.read(queue)
-        context.store.take_over(queue, stored)
-        if stored is None:
-            return await context.start_offsets.policy.of_new_group(queue)
-        return QueueStart(stored, "committed", True)

@@ -14,12 +14,11 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.consumer.assembly import local_offsets
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.concurrently import PolledQueue, PollService
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import PullConsumerError, RmqdError, SettingError
-from rmqd.handler_api.batch import LoadedHandler
+from rmqd.operate.pull_mode.polled_queues import PolledQueue, PollService, polled_consumer
 from rmqd.operate.pull_mode.pull_settings import Expression, Settings, as_iterable, check
 from rmqd.runtime.logs.log_setup import log_by_logging
 from rmqd.wire.message_queue import MessageQueue
@@ -30,7 +29,6 @@ T = TypeVar("T")
 
 START_SECONDS: Final = 10.0  # limit of the wait for the first queues: a previous owner has 5 s to release them
 POLL_SECONDS: Final = 0.5  # how often a waiting poll checks for a lasting failure
-_NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, start=None, stop=None)
 
 
 class PullConsumer:
@@ -270,8 +268,8 @@ class PullConsumer:
             return
         client, options = self._connected(), self._settings.options(by_topic)
         self._settings.hold(options, is_assigned=bool(chosen))
-        self._polls = PollService(client.clock, chosen)
-        self._consumer = consumer = PushConsumer(options, _NO_HANDLER, client, polls=self._polls)
+        self._polls = PollService(client.clock)
+        self._consumer = consumer = polled_consumer(options, client, self._polls, chosen)
         for scope in paused:
             consumer.context.pauses.add(scope)
         self._tasks.append(asyncio.create_task(consumer.run(), name=f"pull consumer {options.group}"))

@@ -1,0 +1,182 @@
+"""The queues and messages that a program polls instead of passing them to a handler."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Final
+
+from rmqd.client.instance import ClientInstance
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.circuit import Circuit
+from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.context import GroupContext
+from rmqd.consumer.handling.ready_queues import ReadyQueues
+from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.offsets.start_offsets import QueueStart
+from rmqd.consumer.pull.assigned_queue import AssignedQueue
+from rmqd.consumer.push_consumer import PushConsumer
+from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
+from rmqd.consumer.services import Ownership, RunningCall
+from rmqd.errors import RmqdError
+from rmqd.handler_api.batch import Batch, LoadedHandler
+from rmqd.runtime.clock import Clock, wait_within
+from rmqd.runtime.plain_text import duration
+from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.message import Message
+from rmqd.wire.topics import retry_topic
+
+
+class PolledQueue(ProcessQueue):
+    """A cache that drops returned messages at once. So thresholds do not block a program that commits rarely.
+
+    Only the program knows when it is done with the returned messages. Until it confirms them, the commit offset stays
+    below them, and the queue is busy. A release waits for the program as it would wait for a handler.
+    """
+
+    __slots__ = ("confirmed",)
+
+    def __init__(self, message_queue: MessageQueue, next_offset: int, *more: Any) -> None:
+        super().__init__(message_queue, next_offset, *more)
+        self.confirmed = next_offset  # the program is done with all messages below
+
+    @property
+    def position(self) -> int:
+        """The offset below which every message was returned."""
+        return super().commit_offset()
+
+    def commit_offset(self) -> int:
+        """Return the offset that the program has confirmed; never above `position`."""
+        return min(self.confirmed, self.position)
+
+    def confirm(self, offset: int | None = None) -> None:
+        """Record that the program is done with all messages below `offset`, by default with all returned messages."""
+        if not self.dropped:
+            self.confirmed = self.position if offset is None else offset
+        if self.confirmed >= self.position:
+            self.release()
+
+    def drop(self, because: str) -> None:
+        """End this ownership. Unconfirmed messages are delivered again, so nothing waits for the program."""
+        super().drop(because)
+        self.release()
+
+    def release(self) -> None:
+        """Stop waiting for the program."""
+        if self.in_flight:
+            self.end_turn()
+
+
+class PollService:
+    """Returns messages of all queues in turn."""
+
+    circuit: Circuit | None = None
+    problem: Problem | None = None
+    concurrency = 1
+    keeps_calls_open = calls_left = False
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ready_queues = queues = ReadyQueues()
+        self.submit, self.pause, self.resume = queues.submit, queues.pause, queues.resume
+        self._polled_at = clock.monotonic()
+
+    async def run(self) -> None:
+        """Wait until cancelled: the program does the work."""
+        await asyncio.Event().wait()
+
+    def change(self, _: object) -> None:
+        """Do nothing: a poll has neither concurrency nor turns to halt."""
+
+    halt = change
+
+    def calls(self) -> list[RunningCall]:
+        return []
+
+    def explain(self, process_queue: ProcessQueue) -> Problem:
+        """Report that the messages wait for the program."""
+        seconds = self._clock.monotonic() - self._polled_at
+        step = "call poll more often, or close the consumer: its queues then go to other members"
+        return found("slow_handler", f"messages wait for a poll; the last one was {duration(seconds)} ago", step=step)
+
+    async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
+        """Refuse an operator's message. Raises RmqdError."""
+        ended()
+        raise RmqdError("this member is a pull consumer: it has no handler to call")
+
+    async def wait_for_messages(self, seconds: float) -> bool:
+        """Wait until a queue has messages, for at most `seconds`. Returns whether a queue has messages."""
+        return await wait_within(self._clock, seconds, self._ready_queues.wait_for_work())
+
+    def take(self, most: int) -> list[Message]:
+        """Return up to `most` messages that are cached now."""
+        self._polled_at, messages = self._clock.monotonic(), list[Message]()
+        queues, queued = self._ready_queues.queues, self._ready_queues.queued
+        while queues and len(messages) < most:
+            process_queue = queues[0]
+            if process_queue.dropped or not process_queue.pending:
+                queued.discard(queues.popleft())
+                continue
+            assert isinstance(process_queue, PolledQueue)
+            taken = process_queue.take(most - len(messages))
+            if not process_queue.in_flight:
+                process_queue.begin_turn()
+            process_queue.finish(taken)
+            process_queue.stats.acknowledged(taken, 0.0, self._clock.wall() - taken[0].store_timestamp / 1000)
+            messages += taken
+            queues.rotate(-1)
+        return messages
+
+
+class ChosenDivision(QueueDivision):
+    """All queues that the program assigned, regardless of the group's members."""
+
+    is_of_members = False
+
+    def __init__(self, context: GroupContext, chosen: Collection[MessageQueue]) -> None:
+        super().__init__(context)
+        self._chosen = frozenset(chosen)
+        context.ownership = Ownership()
+        context.subscriptions.pop(retry_topic(context.options.group), None)
+        for topic in context.subscriptions:
+            context.client.routes.watch(topic)
+
+    async def share_of(
+        self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
+    ) -> MemberShare:
+        return MemberShare(pulled=self._chosen & {*queues})
+
+    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
+        return ChosenQueue(self._context, message_queue)
+
+
+class ChosenQueue(AssignedQueue):
+    """A queue that commits its start and its end only with `auto_commit`. Otherwise only the program commits."""
+
+    async def run(self) -> None:
+        await (super().run() if self._context.options.auto_commit else self.consume())
+
+    def commit_offset(self) -> int | None:
+        """Return the offset for the periodic commits; None if only the program commits."""
+        return super().commit_offset() if self._context.options.auto_commit else None
+
+    async def find_start(self) -> QueueStart:
+        """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
+        context, queue = self._context, self.message_queue
+        stored = await context.store.read(queue)
+        context.store.take_over(queue, stored)
+        if stored is None:
+            return await context.start_offsets.policy.of_new_group(queue)
+        return QueueStart(stored, "committed", True)
+
+
+_NO_HANDLER: Final = LoadedHandler("poll", lambda _batch: None, is_async=False, start=None, stop=None)
+
+
+def polled_consumer(
+    options: ConsumerOptions, client: ClientInstance, polls: PollService, chosen: Collection[MessageQueue]
+) -> PushConsumer:
+    """Return a consumer whose messages `polls` returns: of its share of the queues, or of the `chosen` queues."""
+    division = partial(ChosenDivision, chosen=chosen) if chosen else None
+    return PushConsumer(options, _NO_HANDLER, client, service=polls, cache=PolledQueue, division=division)
