@@ -41,13 +41,16 @@ class HookContext:
     """For hooks: values that `before_batch` stores here are available in `after_batch` of the same batch."""
 
 
+BatchHook = Callable[[Batch, HookContext], object]
+
+
 @dataclass(frozen=True, slots=True)
 class Hook:
     """One installed hook; None for each method that it does not define."""
 
     name: str
-    before_batch: Callable[[Batch, HookContext], object] | None = None
-    after_batch: Callable[[Batch, HookContext], object] | None = None
+    before_batch: BatchHook | None = None
+    after_batch: BatchHook | None = None
     wants: Callable[[Message, HookContext], object] | None = None
 
 
@@ -124,13 +127,7 @@ class GroupHooks:
         context.outcome, context.exception = _outcome(error), error
         self._call("after_batch", self._after, batch, context)
 
-    def _call(
-        self,
-        what: str,
-        calls: Sequence[tuple[str, Callable[[Batch, HookContext], object]]],
-        batch: Batch,
-        context: HookContext,
-    ) -> None:
+    def _call(self, what: str, calls: Sequence[tuple[str, BatchHook]], batch: Batch, context: HookContext) -> None:
         for name, call in calls:
             try:
                 call(batch, context)

@@ -26,13 +26,12 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.handler_failures import EXPIRED
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
-from rmqd.consumer.handling.ready_queues import ReadyQueues
+from rmqd.consumer.handling.ready_queues import Make, ReadyQueues
 from rmqd.consumer.handling.settlement import still_ours
 from rmqd.consumer.services import ConsumeMessageService
 from rmqd.consumer.stats.counters import QUICK_SECONDS
 from rmqd.handler_api.batch import ENDLESS, Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
-from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, consume_start
 
 
@@ -128,7 +127,7 @@ Settle = Callable[[ProcessQueue, Batch, BaseException | None], Coroutine[Any, An
 # A worker's time at one queue: the queue; the function that makes its batches; the messages that other workers may take
 # from the queue meanwhile (its pending messages, or none in an orderly group); and the function to call with the queue
 # at the end, unless the worker was replaced.
-Turn = tuple[ProcessQueue, Callable[[list[Message], MessageQueue], Batch], Sized, Callable[[ProcessQueue], None]]
+Turn = tuple[ProcessQueue, Make, Sized, Callable[[ProcessQueue], None]]
 
 
 class WorkerService(ABC):
@@ -239,12 +238,7 @@ class Worker:
                 if not self.replaced:
                     end_turn(self.process_queue)
 
-    async def _work_at(
-        self,
-        process_queue: ProcessQueue,
-        make: Callable[[list[Message], MessageQueue], Batch],
-        for_others: Sized,
-    ) -> None:
+    async def _work_at(self, process_queue: ProcessQueue, make: Make, for_others: Sized) -> None:
         """Hand the pending messages of a queue to the handler, batch by batch: the hot path.
 
         Every message of the group passes here. So values that stay the same are read before the loop. For a batch that
@@ -275,12 +269,8 @@ class Worker:
         service, call, pending = self._service, self.call, process_queue.pending
         assert self._task is not None
         is_cancelled = self._task.cancelling
-        clock, size, ready_queues, queues = (
-            service.clock.monotonic,
-            service.batch_size,
-            service.ready_queues,
-            service.ready_queues.queues,
-        )
+        clock, size, ready_queues = service.clock.monotonic, service.batch_size, service.ready_queues
+        queues = ready_queues.queues
         message_queue, stats, finish = process_queue.public_queue, process_queue.stats, process_queue.finish
         run, is_single = self._run, size == 1
         self.started = started = clock()

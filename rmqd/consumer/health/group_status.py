@@ -200,12 +200,6 @@ class RecentResults:
             self._problem = _problem(self._vain, errors, self._group, self._canary)
 
 
-def last_error(topics: Iterable[TopicSnapshot]) -> LastError | None:
-    """Return the newest handler error of all topics."""
-    errors = [topic.last_error for topic in topics if topic.last_error is not None]
-    return max(errors, key=lambda error: error.at, default=None)
-
-
 def _problem(attempts: int, errors: Sequence[LastError], group: str, canary: Canary | None) -> Problem:
     """Return the problem of a handler that only failed. A single message with all failures may be at fault itself."""
     cause, step = "failing_handler", ""

@@ -18,9 +18,8 @@ import structlog
 from rmqd.consumer.health.causes import found
 from rmqd.consumer.services import GroupOffsetStore
 from rmqd.errors import OffsetStoreError, ProtocolError
-from rmqd.runtime import files as process_lock
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.files import make_folder, replace_file, sync_folder
+from rmqd.runtime.files import lock_file, make_folder, replace_file, sync_folder
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.wire import fields, loose_json
 from rmqd.wire.bodies.json_body import offsets_from_dict
@@ -238,7 +237,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
 
     def _prepare(self) -> None:
         make_folder(self._directory)
-        process_lock.lock_file(self._directory / LOCK_NAME)
+        lock_file(self._directory / LOCK_NAME)
 
     async def _flush(self) -> OSError | None:
         """Write the current offsets. Callers during a write share the next one."""

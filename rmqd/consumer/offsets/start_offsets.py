@@ -55,11 +55,8 @@ def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]
 
 def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
     """Return whether storing was interrupted, given that of these queues only those in `stored` have an offset."""
-    for ids in _by_place(queues).values():
-        has = [queue in stored for queue in ids]
-        if has != sorted(has, reverse=True):
-            return True
-    return False
+    has = ([queue in stored for queue in ids] for ids in _by_place(queues).values())
+    return any(of_place != sorted(of_place, reverse=True) for of_place in has)
 
 
 def _by_place(queues: Iterable[MessageQueue]) -> dict[tuple[str, str], list[MessageQueue]]:

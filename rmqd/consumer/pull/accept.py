@@ -93,8 +93,6 @@ def _threads() -> ThreadPoolExecutor:
 
 log = structlog.get_logger(__name__)
 
-CORRUPT_ADVICE = "move the offset with `rmqd offsets reset`, or set on_corrupt_message and reload"
-
 
 class MessageAcceptor:
     """Accepts the messages of one group's responses with one filter."""

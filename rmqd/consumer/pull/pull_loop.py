@@ -11,8 +11,8 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled
 from rmqd.consumer.pull.offset_moves import OffsetMoves
-from rmqd.consumer.pull.pull_request import PullBackoff, PullRepeatedError
-from rmqd.consumer.pull.pulled_queue import FOUND, MOVED, NOTHING, PulledQueue
+from rmqd.consumer.pull.pull_request import MOVED, PullBackoff, PullRepeatedError
+from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
 from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseValidation, TrustedPart
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError

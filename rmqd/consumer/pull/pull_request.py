@@ -112,7 +112,7 @@ Carry = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
-_MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 
 
@@ -266,14 +266,14 @@ class PullRequest:
         another offset for only two reasons: the requested offset is outside the queue's reported range, or there was a
         reset.
         """
-        is_unnamed = is_logical(self._queue.broker_name) and reply.code in (_MOVED, _NOT_FOUND)
-        if not is_unnamed and not (reply.code == _MOVED and reply.remark == OPERATOR_RESET):
+        is_unnamed = is_logical(self._queue.broker_name) and reply.code in (MOVED, _NOT_FOUND)
+        if not is_unnamed and not (reply.code == MOVED and reply.remark == OPERATOR_RESET):
             return None
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         if not is_unnamed:
             return header.next_begin_offset
         is_legal = header.min_offset <= asked <= header.max_offset
-        is_elsewhere = reply.code == _MOVED or header.next_begin_offset < asked
+        is_elsewhere = reply.code == MOVED or header.next_begin_offset < asked
         return header.next_begin_offset if is_legal and is_elsewhere else None
 
     def _came_late(self, asked: int, reply: RemotingCommand) -> None:

@@ -19,7 +19,7 @@ from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.pull.pull_request import EXCEPTION_DELAY_SECONDS, PullRequest
+from rmqd.consumer.pull.pull_request import EXCEPTION_DELAY_SECONDS, MOVED, PullRequest
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import wait_within
@@ -34,7 +34,6 @@ PROBE_SECONDS: Final = 10.0  # maximum delay of an operator's reset at a waiting
 
 FOUND: Final = int(ResponseCode.SUCCESS)
 NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
-MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 
 
 class PulledQueue(RequestLoop):

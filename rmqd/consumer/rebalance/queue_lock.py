@@ -296,11 +296,8 @@ class QueueLock(Ownership):
         return now is None or self._clock.monotonic() - now.made_at < RESTART_SECONDS
 
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
-        lease, wait, on = (
-            self._leases.get(queue),
-            self._waits.get(queue),
-            self._locks.connection(self._locks.broker_of(queue)),
-        )
+        lease, wait = self._leases.get(queue), self._waits.get(queue)
+        on = self._locks.connection(self._locks.broker_of(queue))
         if lease is not None:
             if granted and (lease.holds or lease.is_cut):
                 if lease.is_cut:

@@ -155,10 +155,6 @@ class TopicSnapshot(TopicCounters):
     errors: tuple[LastError, ...] = figure(_newest, is_counter=True, default=())
     """At most MAX_ERRORS, the newest at the end."""
 
-    @property
-    def last_error(self) -> LastError | None:
-        return self.errors[-1] if self.errors else None
-
 
 def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
     """Return the topics of both, with the counters of common topics summed."""

@@ -11,7 +11,6 @@ from functools import reduce
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
-from rmqd.consumer.health.group_status import last_error
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.stats.counters import totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
@@ -143,7 +142,8 @@ async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryReco
                 owners[_queue_place(queue)].append((queue.since, process, member))
     ordered = sorted(group.queues, key=_queue_place)
     queues = [_queue(queue, owners[_queue_place(queue)]) async for part in slices(ordered) for queue in part]
-    error = last_error(group.topics)
+    errors = (error for topic in group.topics for error in topic.errors[-1:])
+    last_error = max(errors, key=lambda error: error.at, default=None)
     totals = GroupTotals.of(group)
     recent = recorder.recent(group.name, totals)
     return {key: getattr(group, key) for key in _GROUP_KEYS} | {
@@ -154,7 +154,7 @@ async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryReco
         "failing": any(problem.cause == "failing_handler" for problem in group.problems),
         "problems": [asdict(problem) for problem in group.problems],
         "per_second": _rounded(group.rates),
-        "last_error": None if error is None else _error(error),
+        "last_error": None if last_error is None else _error(last_error),
         "left_out": None
         if group.batches is None
         else {"late_rows": group.batches.late_rows, "lost_messages": group.batches.lost},

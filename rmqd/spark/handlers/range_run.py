@@ -19,7 +19,7 @@ from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.pull.accept import CORRUPT_ADVICE, MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
+from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import wait_within
 from rmqd.spark.session.spark_cluster import replicas_now
@@ -235,7 +235,7 @@ class RangeRun:
             self.reset_to = message.queue_offset
             self.failure = (
                 f"the message at offset {message.queue_offset} of {self._range.queue} is corrupt: {corrupt.reason}; "
-                f"{CORRUPT_ADVICE}"
+                "move the offset with `rmqd offsets reset`, or set on_corrupt_message and reload"
             )
         elif policy == "dead_letter":
             while not await dead_letter_corrupt(self._retry_policy, self.queue, message, corrupt.reason):  # noqa: ASYNC110

@@ -100,9 +100,8 @@ async def test_a_failed_batch_is_sent_back_whole(case: Case) -> None:
     assert queue.commit_offset() == 2
     snapshot = queue.stats.snapshot()
     assert snapshot.exceptions == {"RuntimeError": 1}
-    assert snapshot.last_error is not None
-    assert snapshot.last_error.msg_id == batch[0].msg_id
-    assert snapshot.last_error.trace[-1] == "RuntimeError: no"
+    assert snapshot.errors[-1].msg_id == batch[0].msg_id
+    assert snapshot.errors[-1].trace[-1] == "RuntimeError: no"
 
 
 async def test_messages_that_wait_for_a_counterpart_show_why(case: Case) -> None:

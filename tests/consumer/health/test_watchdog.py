@@ -197,8 +197,7 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
         [problem] = m.consumer.snapshot().problems
         assert problem.cause == "failing_handler"
         assert "KeyError('city')" in problem.evidence
-        error = m.topic().last_error
-        assert error is not None
+        error = m.topic().errors[-1]
         assert (error.error, error.topic) == ("KeyError('city')", TOPIC)
         is_broken = False
         await broker.store(queue, b"good")
