@@ -1,9 +1,4 @@
-"""Answers mqadmin requests that brokers forward to a member: its offsets, its running info, and direct consumption.
-
-`DirectConsumption` handles one message for an operator, outside its queues and slots and without effect on them.
-
-`stacks` returns the current stacks of the process, in place of Java's jstack.
-"""
+"""Answers mqadmin requests that brokers forward to a member: its offsets, its running info, and direct consumption."""
 
 from __future__ import annotations
 
@@ -50,9 +45,9 @@ MAX_NAMES: Final = 20
 
 
 def stacks() -> str:
-    """Return the stacks of all tasks of the running event loop, and of all threads. Equal stacks are grouped.
+    """Return the stacks of all tasks of the running event loop, and of all threads, in place of Java's jstack.
 
-    The size is limited; the last line counts the omitted stacks.
+    Equal stacks are grouped. The size is limited; the last line counts the omitted stacks.
     """
     tasks = sorted(asyncio.all_tasks(), key=lambda task: task.get_name())
     named = ((task.get_name(), _lines(_awaiting(task.get_coro()))) for task in tasks)

@@ -169,10 +169,7 @@ class Assignment(ABC):
         return self._release_signal.begun.is_set()
 
     def release(self, drain_seconds: float, *, last: bool = False) -> None:
-        """Release it after handlers had up to `drain_seconds` to finish their batches. Only the first call counts.
-
-        `last` means that the whole group ends, so no other member waits for the queue: see `ReleaseSignal`.
-        """
+        """Release it after handlers had up to `drain_seconds`. `last`: the group ends. Only the first call counts."""
         self._release_signal.begin(drain_seconds, last=last)
 
     def force_stop(self) -> None:

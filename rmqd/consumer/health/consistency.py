@@ -96,13 +96,10 @@ async def _check_filter_at(
         await check_client_config(client.remoting, address, client.client_id, group, subscription)
     except AccessRefusedError:
         return
-    except BrokerError as error:
-        if error.retriable:
-            log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
-            return
-        where = f"{broker_name} ({address})"
-        raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
     except RmqdError as error:
+        if isinstance(error, BrokerError) and not error.retriable:
+            where = f"{broker_name} ({address})"
+            raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
         if not error.is_reported:
             log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
 

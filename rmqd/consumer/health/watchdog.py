@@ -4,8 +4,6 @@ Every other second it compares each assignment's progress (`Assignment.progress`
 value has not changed for a while although there is work, the assignment determines the cause (`explain`). The
 watchdog logs the cause and keeps it as the assignment's stall until there is progress again. Its only repair: a loop
 that completed no iteration for two minutes is restarted.
-
-`BrokerWatch` detects brokers of a group that are down, and reports whether a slave serves their queues.
 """
 
 from __future__ import annotations

@@ -90,17 +90,15 @@ class PopRetries:
         """Whether a pop retry topic has messages that the group has not finished. Raises RmqdError."""
         if retry not in self._watched:  # only this call refreshes the retry topic's route
             await self._client.routes.refresh(retry)
-        for queue in self._client.routes.queues(retry):
-            if await self._is_behind(self._client.routes.address_for(queue), queue):
+        remoting, routes = self._client.remoting, self._client.routes
+        for queue in routes.queues(retry):
+            address = routes.address_for(queue)
+            end, done = await asyncio.gather(
+                get_max_offset(remoting, address, queue), query_consumer_offset(remoting, address, self._group, queue)
+            )
+            if end > (done or 0):
                 return True
         return False
-
-    async def _is_behind(self, address: str, queue: MessageQueue) -> bool:
-        remoting = self._client.remoting
-        end, done = await asyncio.gather(
-            get_max_offset(remoting, address, queue), query_consumer_offset(remoting, address, self._group, queue)
-        )
-        return end > (done or 0)
 
     async def _begin(self, retry: str) -> None:
         context = self._context

@@ -130,7 +130,7 @@ class PopReceipts:
     *New handles.* Each change gives the message a new handle and invalidates the previous one. An acknowledgement with
     the previous handle has no effect, and the message is redelivered. So while a change is in progress
     (`PopBlock.changing`), an acknowledgement of the message waits for the response, and then uses the new handle
-    (`PopBlock.renewed`). All other messages of a block share one handle, in which only the queue offset differs.
+    (`PopBlock.renewed`).
 
     *Batches.* Acknowledgements are collected for a moment. `run` sends them to each broker, one request at a time. An
     acknowledgement after the end of the invisible time (`due`) has no effect: it is not sent, and the message counts as

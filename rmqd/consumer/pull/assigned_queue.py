@@ -1,7 +1,4 @@
-"""One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one.
-
-docs/proof/ownership.md explains the rules of commits and locks at a hand-over.
-"""
+"""One ownership of a queue, from the hand-over by its previous owner to the hand-over to its next one."""
 
 from __future__ import annotations
 

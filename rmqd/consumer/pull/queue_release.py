@@ -123,8 +123,6 @@ class QueueRelease:
         process_queues = (*loop.replaced_queues, loop.process_queue)
         if not any(one.is_busy for one in process_queues):
             return True
-        # Commit during the wait: after a timeout no commit is allowed, and the next owner would handle the finished
-        # messages again.
         commit = asyncio.create_task(self._try_once(loop.process_queue.commit_offset()))
         try:
             return await self._signal.drain(process_queues)

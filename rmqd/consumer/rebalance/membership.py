@@ -124,9 +124,7 @@ class MemberList:
         for address in client.replicas.sorted_by_preference(random.sample(list(names), len(names))):
             try:
                 members = await get_consumer_list(client.remoting, address, group)
-                if client.client_id not in members:
-                    # A restarted broker knows this member only after the next heartbeat. Without this member in the
-                    # list it would get no queue.
+                if client.client_id not in members:  # a restarted broker knows this member only after a heartbeat
                     await client.heartbeat.send_heartbeat_to(address)
                     members = await get_consumer_list(client.remoting, address, group)
             except RmqdError as error:
