@@ -115,7 +115,7 @@ class OffsetMoves:
             return None
         if found >= process_queue.next_offset:
             return None
-        reply = await request.ask(found, 0, 0, 1)
+        reply = await request.ask(found, 1)
         if (reset_to := request.reported_reset(found, reply)) is not None:
             request.reset_to = reset_to  # a reset is reported only once
         if reply.code != FOUND:

@@ -24,7 +24,6 @@ from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 log = structlog.get_logger(__name__)
@@ -154,7 +153,7 @@ class PullLoop(PulledQueue):
         if has_news and self.asked_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         replica = self.request.address, self.request.at_master
-        reply = await self.request.ask(offset, PullSysFlag.SUSPEND, SUSPEND_MS, most, carry)
+        reply = await self.request.ask(offset, most, SUSPEND_MS, carry)
         self.answered_at = self._context.clock.monotonic()
         if (self.request.address, self.request.at_master) != replica:
             self._context.idle.pop(self._message_queue, None)  # the snapshot of an idle queue has the former replica

@@ -183,12 +183,11 @@ class PullRequest:
             credentials=self._credentials,
         )
 
-    async def ask(
-        self, offset: int, flags: int, suspend_ms: int, most: int, carry: Carry | None = None
-    ) -> RemotingCommand:
+    async def ask(self, offset: int, most: int, suspend_ms: int = 0, carry: Carry | None = None) -> RemotingCommand:
         """Pull and wait for the response, whatever its code. Raises RmqdError, including PullRepeatedError.
 
-        `carry` returns the commit that the pull must carry. That commit must be sent, and its end reported.
+        The broker may hold the pull for `suspend_ms`. `carry` returns the commit that the pull must carry. That commit
+        must be sent, and its end reported.
         """
         client = self._client
         if self._routes_version != client.routes.version:
@@ -210,7 +209,9 @@ class PullRequest:
                 raise PullRepeatedError("an operator has reset the queue")
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
-        opaque, commit_offset, flags = next(OPAQUE), 0, flags | self._flags
+        opaque, commit_offset, flags = next(OPAQUE), 0, self._flags
+        if suspend_ms:
+            flags |= PullSysFlag.SUSPEND
         if commit is not None:
             flags, commit_offset = flags | PullSysFlag.COMMIT_OFFSET, commit.offset
         future = connection.call(

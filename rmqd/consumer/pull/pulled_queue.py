@@ -87,7 +87,7 @@ class PulledQueue(RequestLoop):
         self._probed_at = self._context.clock.monotonic()
         asked = self.process_queue.next_offset if offset is None else offset
         try:
-            reply = await self.request.ask(asked, 0, 0, 1)
+            reply = await self.request.ask(asked, 1)
             if (reset_to := self.request.reported_reset(asked, reply)) is not None:
                 self.request.reset_to = reset_to
             elif reply.code == FOUND or reply.code in NOTHING:

@@ -19,7 +19,6 @@ from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import PullSysFlag
 from tests.client.peer import Peer, Reply
 from tests.consumer.groups import GROUP
 from tests.consumer.members import member
@@ -185,7 +184,7 @@ async def test_a_pull_is_not_sent_where_a_reset_is_told_while_it_waits_for_its_l
         return await replace(puller, on=on).carry(6, may=False)
 
     with pytest.raises(PullRepeatedError):
-        await request.ask(4, PullSysFlag.SUSPEND, 15_000, 32, carry)
+        await request.ask(4, 32, 15_000, carry)
     assert not owner.broker.pulls
 
 

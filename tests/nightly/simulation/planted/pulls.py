@@ -36,8 +36,8 @@ def answer_of_a_cancelled_pull_counts(patch: pytest.MonkeyPatch) -> None:
     """The response to a cancelled pull goes into the queue's cache, whichever member owns the queue by then."""
     right, late = PullRequest.ask, set[asyncio.Future[None]]()
 
-    async def ask(self: PullRequest, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
-        return await asyncio.shield(right(self, offset, flags, suspend_ms, most))
+    async def ask(self: PullRequest, *args: Any) -> RemotingCommand:
+        return await asyncio.shield(right(self, *args))
 
     found = PullLoop._pull
 

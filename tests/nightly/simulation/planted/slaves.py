@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmqd.client.routing.route_table import RouteTable
@@ -28,8 +30,8 @@ def slave_believed(patch: pytest.MonkeyPatch) -> None:
     """The queue end that a slave reports is believed like a master's."""
     right = PullRequest.ask
 
-    async def ask(self: PullRequest, offset: int, flags: int, suspend_ms: int, most: int) -> RemotingCommand:
-        reply = await right(self, offset, flags, suspend_ms, most)
+    async def ask(self: PullRequest, *args: Any) -> RemotingCommand:
+        reply = await right(self, *args)
         self.at_master = True
         return reply
 
