@@ -63,7 +63,7 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     if context.circuit is not None:
         context.circuit.change(options.circuit)
     context.revision += 1
-    discarded = sum(assigned.take_over_options() for assigned in rebalance.assigned.values())
+    discarded = sum(assigned.apply_options() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
     log.info(
         "group.updated",
@@ -257,7 +257,7 @@ class PushConsumer(Consumer):
                 if self._status.state == "starting":  # no queues yet; joining may wait for unreachable servers
                     taking_part.cancel()
                 self._status.state = "draining"
-                self._rebalance.leave_all(self._drain_seconds)
+                self._rebalance.release_all(self._drain_seconds)
                 await asyncio.wait((taking_part,))
                 for helper in helpers:
                     helper.cancel()

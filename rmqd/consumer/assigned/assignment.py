@@ -176,9 +176,9 @@ class Assignment(ABC):
         """Stop waiting for handlers."""
         self._release_signal.forced.set()
 
-    def take_over_options(self) -> int:
+    def apply_options(self) -> int:
         """Apply changed options at once. Returns how many cached messages the new filter discards."""
-        return 0 if self.loop is None else self.loop.take_over_options()
+        return 0 if self.loop is None else self.loop.apply_options()
 
     def apply_pauses(self) -> None:
         """Apply the operator's pauses and resumes."""

@@ -58,7 +58,7 @@ class RequestLoop(ABC):
         return self._context.pauses.hold(self._message_queue)
 
     @abstractmethod
-    def take_over_options(self) -> int:
+    def apply_options(self) -> int:
         """Apply changed options at once. Returns how many cached messages the new filter discards."""
 
     def apply_pauses(self) -> None:

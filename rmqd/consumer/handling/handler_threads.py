@@ -134,7 +134,7 @@ class HandlerThread:
     def __init__(self, handler: LoadedHandler, number: int) -> None:
         self._handler = handler
         self._number = number
-        self._line: _Line | None = None
+        self._thread: _CallThread | None = None
         self._future: asyncio.Future[BaseException | None] | None = None
 
     @property
@@ -145,10 +145,10 @@ class HandlerThread:
     async def call(self, batch: Batch) -> None:
         """Call the handler in the thread and wait for it. Raises the handler's exception, or HandlerNotAwaitedError."""
         loop = asyncio.get_running_loop()
-        if self._line is None:
-            self._line = _Line(self._handler, self._number)
+        if self._thread is None:
+            self._thread = _CallThread(self._handler, self._number)
         self._future = future = loop.create_future()
-        self._line.put((batch, future, loop))
+        self._thread.jobs.put((batch, future, loop))
         error = await future
         try:
             if error is not None:
@@ -161,19 +161,19 @@ class HandlerThread:
 
         The task that awaits `call` continues without a result. `on_end` is called if the call ever ends.
         """
-        future, line = self._future, self._line
-        if future is None or line is None or future.done():
+        future, thread = self._future, self._thread
+        if future is None or thread is None or future.done():
             return
         loop = future.get_loop()
-        line.stop(lambda: call_in_loop(loop, on_end))
-        self._line = None
+        thread.stop(lambda: call_in_loop(loop, on_end))
+        self._thread = None
         future.set_result(None)
 
     def stop(self, ended: Callable[[], None] = lambda: None) -> None:
         """End the thread after its current call. `ended` is called in the thread at that moment."""
-        if self._line is not None:
-            self._line.stop(ended)
-            self._line = None
+        if self._thread is not None:
+            self._thread.stop(ended)
+            self._thread = None
 
 
 async def call_handler(handler: LoadedHandler, batch: Batch, ended: Callable[[], None]) -> None:
@@ -249,12 +249,12 @@ async def _guarded(function: Callable[[], Any]) -> BaseException | None:
 _Job = tuple[Batch, "asyncio.Future[BaseException | None]", asyncio.AbstractEventLoop]
 
 
-class _Line:
+class _CallThread:
     """One thread, and the queue of its calls."""
 
     def __init__(self, handler: LoadedHandler, number: int) -> None:
         self._handler = handler
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._at_end: Callable[[], None] = lambda: None
         self._is_stopped = False
         # the thread logs with the same bound variables as the group
@@ -262,17 +262,14 @@ class _Line:
         name = f"{handler.name}-{number}"
         threading.Thread(target=context.run, args=(self._run,), name=name, daemon=True).start()
 
-    def put(self, job: _Job) -> None:
-        self._jobs.put(job)
-
     def stop(self, at_end: Callable[[], None]) -> None:
         self._at_end = at_end
         self._is_stopped = True
-        self._jobs.put(None)
+        self.jobs.put(None)
 
     def _run(self) -> None:
         nobody_waits.set(lambda: self._is_stopped)
-        while (job := self._jobs.get()) is not None:
+        while (job := self.jobs.get()) is not None:
             batch, future, loop = job
             error: BaseException | None = None
             try:

@@ -131,7 +131,7 @@ class PopLoop(RequestLoop):
             for number in range(POPS_AT_ONCE):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
-    def take_over_options(self) -> int:
+    def apply_options(self) -> int:
         self._configure()
         self._source.refresh()
         return sum(map(self._acceptor.discard_unwanted, self.process_queues))

@@ -141,15 +141,15 @@ class PopReceipts:
         self._client = client
         self._group = group
         self._clock = clock
-        self._lines: dict[str, _Line] = {}
+        self._acks: dict[str, _BrokerAcks] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Send acknowledgements until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._tasks:
-                for line in self._lines.values():
-                    self._start(line)
+                for acks in self._acks.values():
+                    self._start(acks)
                 await asyncio.get_running_loop().create_future()
         finally:
             self._tasks = None
@@ -157,15 +157,15 @@ class PopReceipts:
     @property
     def is_idle(self) -> bool:
         """Whether every acknowledgement so far has its response."""
-        return all(line.idle.is_set() for line in self._lines.values())
+        return all(acks.idle.is_set() for acks in self._acks.values())
 
     async def flush(self, seconds: float) -> None:
         """Wait until every acknowledgement so far has its response, for at most `seconds`."""
-        busy = [line for line in self._lines.values() if not line.idle.is_set()]
-        for line in busy:
-            line.flush_now.set()
+        busy = [acks for acks in self._acks.values() if not acks.idle.is_set()]
+        for acks in busy:
+            acks.flush_now.set()
         if busy:
-            waits = [asyncio.ensure_future(line.idle.wait()) for line in busy]
+            waits = [asyncio.ensure_future(acks.idle.wait()) for acks in busy]
             _, left = await self._clock.wait(waits, timeout=seconds)
             for wait in left:
                 wait.cancel()
@@ -183,7 +183,7 @@ class PopReceipts:
             offsets = self._acknowledge_changed(block, offsets, stats)
         if offsets:
             body = self._body(block, block.handle, offsets)
-            self._line(block.handle.broker_name).add(_Ack(body, block.due, stats, block.lite_topic))
+            self._acks_at(block.handle.broker_name).add(_Ack(body, block.due, stats, block.lite_topic))
 
     async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
         """Extend the invisible time of a message. Returns whether the broker accepted it.
@@ -234,7 +234,7 @@ class PopReceipts:
                 others.append(offset)
             else:
                 body = self._body(block, renewed[0], [offset])
-                self._line(block.handle.broker_name).add(_Ack(body, renewed[1], stats, block.lite_topic))
+                self._acks_at(block.handle.broker_name).add(_Ack(body, renewed[1], stats, block.lite_topic))
         return others
 
     async def _change(self, block: PopBlock, offset: int, invisible_ms: int) -> PopHandle | None:
@@ -270,19 +270,19 @@ class PopReceipts:
             tuple(offsets),
         )
 
-    def _line(self, broker_name: str) -> _Line:
-        line = self._lines.get(broker_name)
-        if line is None:
-            line = self._lines[broker_name] = _Line(self._client, self._clock, broker_name)
-            self._start(line)
-        return line
+    def _acks_at(self, broker_name: str) -> _BrokerAcks:
+        acks = self._acks.get(broker_name)
+        if acks is None:
+            acks = self._acks[broker_name] = _BrokerAcks(self._client, self._clock, broker_name)
+            self._start(acks)
+        return acks
 
-    def _start(self, line: _Line) -> None:
+    def _start(self, acks: _BrokerAcks) -> None:
         if self._tasks is not None:
-            self._tasks.create_task(line.run(), name=f"acks:{line.broker_name}")
+            self._tasks.create_task(acks.run(), name=f"acks:{acks.broker_name}")
 
 
-class _Line:
+class _BrokerAcks:
     """The unsent acknowledgements for one broker."""
 
     def __init__(self, client: ClientInstance, clock: Clock, broker_name: str) -> None:

@@ -107,7 +107,7 @@ class PullLoop(PulledQueue):
         self._corrupt.held.clear()  # the cache of these messages is dropped
         self._validation.forget()
 
-    def take_over_options(self) -> int:
+    def apply_options(self) -> int:
         """Apply the group's changed options at once instead of at the next pull.
 
         If the filter changed, the pull in flight is sent again, because the broker may apply the old filter to messages

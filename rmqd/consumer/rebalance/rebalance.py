@@ -149,7 +149,7 @@ class Rebalance:
         self._soon.set()
 
     async def run(self) -> None:
-        """Rebalance until `leave_all`, then until the last queue is released. A queue's failure ends it.
+        """Rebalance until `release_all`, then until the last queue is released. A queue's failure ends it.
 
         Raises GroupRefusedError after the release of all queues, if the group runs on Spark or its brokers cannot serve
         it.
@@ -163,7 +163,7 @@ class Rebalance:
                     balanced = await self._pass(tasks)
                 except GroupRefusedError as error:
                     cannot_run = error
-                    self.leave_all(self._context.options.shutdown_timeout_seconds)
+                    self.release_all(self._context.options.shutdown_timeout_seconds)
                     break
                 pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_INTERVAL_SECONDS
                 await self._notifications.wait(self._soon, pause_seconds, self._others_came)
@@ -180,7 +180,7 @@ class Rebalance:
         clock = self._context.clock
         await wait_within(clock, began + MIN_INTERVAL_SECONDS - clock.monotonic(), self._ending.wait())
 
-    def leave_all(self, drain_seconds: float) -> None:
+    def release_all(self, drain_seconds: float) -> None:
         """Release every queue, and acquire no more: the group ends."""
         self._ending.set()
         for assigned in self.assigned.values():

@@ -118,7 +118,7 @@ async def test_who_leaves_does_not_wait_for_more_to_gather(case: Case) -> None:
     block = popped(range(3), soon(case))
     case.receipts.acknowledge(block, [0], case.stats)
     flushing = asyncio.create_task(case.receipts.flush(10))
-    await eventually(lambda: len(case.batches()) <= 1 and case.receipts._lines, "it has begun")
+    await eventually(lambda: len(case.batches()) <= 1 and case.receipts._acks, "it has begun")
     await case.gathered()
     await case.broker.peer.received(RequestCode.BATCH_ACK_MESSAGE)
     case.receipts.acknowledge(block, [1], case.stats)
