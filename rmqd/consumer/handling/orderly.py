@@ -90,12 +90,12 @@ class OrderlyRules:
     ) -> dict[float, list[int]]:
         """Return how many seconds each of the messages in `left` waits, by index."""
         suspensions: dict[float, list[int]] = {}
-        for line in ([index] for index in left) if self._is_by_key else filter(None, [left]):
-            failed = [decisions[index] for index in line if decisions[index].outcome is not Outcome.AGAIN]
+        for together in ([index] for index in left) if self._is_by_key else filter(None, [left]):
+            failed = [decisions[index] for index in together if decisions[index].outcome is not Outcome.AGAIN]
             why = next((one.error for one in failed if one.error is not None), error)
-            longest = max(decisions[index].seconds for index in line)
+            longest = max(decisions[index].seconds for index in together)
             seconds = suspension_seconds(why, self._usual_seconds) if failed else longest
-            suspensions.setdefault(seconds, []).extend(line)
+            suspensions.setdefault(seconds, []).extend(together)
         return suspensions
 
 
@@ -299,7 +299,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         return process_queue, make, for_others, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
-        """Put the queue back into the line, unless it is suspended."""
+        """Make the queue ready again, unless it is suspended."""
         process_queue.end_turn()
         if self._is_by_key:
             self.ready_queues.keep(process_queue)
@@ -323,7 +323,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self.clock.call_later(seconds, self._rested, process_queue, messages)
 
     def _rested(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
-        """Put the queue back into the line. If its turn has not ended yet, the end of the turn puts it back.
+        """Make the queue ready again after a suspension. If its turn has not ended yet, `_end_turn` does that.
 
         A turn lasts so long if the event loop was busy for longer than the suspension. If the queue returned before the
         end of its turn, two workers would serve it.

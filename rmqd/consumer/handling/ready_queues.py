@@ -30,11 +30,11 @@ class ReadyQueues:
         self.sleepers: list[asyncio.Future[None] | Callable[[], None]] = []  # or the function that starts it
         self.excess_workers = 0  # how many workers must still park, because too many are running
         self.parked: list[asyncio.Future[None]] = []
-        self._held: deque[ProcessQueue] = deque()  # the line of a paused group
+        self._held: deque[ProcessQueue] = deque()  # the ready queues of a paused group
         self._on_wake: asyncio.Future[None] | None = None  # the future that wait_until_woken awaits
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Add a queue to the line if it has messages to hand out.
+        """Add a queue if it has messages to hand out.
 
         The woken worker starts in the event loop's next turn, so the next pulls are sent before handlers run.
         """
@@ -66,11 +66,11 @@ class ReadyQueues:
 
     @property
     def has_messages(self) -> bool:
-        """Whether a queue has messages to hand out, also while the line is paused."""
+        """Whether a queue has messages to hand out, also while they are paused."""
         return any(queue.pending for queues in (self.queues, self._held) for queue in queues)
 
     def sort(self, rank: Callable[[Message], int]) -> None:
-        """Sort a paused line so that messages of the lowest rank come first, as far as their order allows."""
+        """Sort paused queues so that messages of the lowest rank come first, as far as their order allows."""
         for process_queue in self._held:
             process_queue.sort(rank)
         first = {queue: rank(queue.pending[0]) for queue in self._held if queue.pending}
@@ -170,7 +170,7 @@ class BatchingQueues(ReadyQueues):
         self._ripe: set[ProcessQueue] = set()  # queues whose oldest message has waited long enough
 
     def submit(self, process_queue: ProcessQueue) -> None:
-        """Add a queue to the line if it has a batch to hand out. Otherwise let it wait."""
+        """Add a queue if it has a batch to hand out. Otherwise let it wait."""
         if process_queue not in self._arrivals:
             self._forget_dropped()
             self._arrivals[process_queue] = deque()
@@ -239,7 +239,7 @@ class BatchingQueues(ReadyQueues):
 
 
 def ready_queues_of(options: ConsumerOptions, clock: Clock) -> tuple[ReadyQueues, BatchingQueues | None]:
-    """Return the group's line, twice if it waits for full batches. A batch of one message is always full."""
+    """Return the group's ready queues, twice if they wait for full batches. A batch of one message is always full."""
     size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
     if size == 1 or not wait:
         return ReadyQueues(), None

@@ -46,7 +46,7 @@ CANCEL_GRACE_SECONDS = 5.0  # how long a cancelled handler may take to end
 
 
 class HandlerSlots(WorkerService):
-    """The workers of a group, and the line of queues that they serve."""
+    """The workers of a group, and the ready queues that they serve."""
 
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock

@@ -2,5 +2,5 @@
 
 Members subscribe to lite topics at each broker, and pop messages of all their lite topics with one request. The broker
 keeps an offset for each lite topic. While a member has messages of a lite topic, the broker returns no others of it.
-The line, the workers, the settlement and the receipts are shared with POP groups. Only such groups load this package.
+Ready queues, workers, settlement and receipts are shared with POP groups. Only such groups load this package.
 """
