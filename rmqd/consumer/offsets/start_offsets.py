@@ -27,7 +27,8 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Concatenate, Final, Literal, ParamSpec, TypeVar
+from functools import partial
+from typing import Final, Literal, TypeVar
 
 import structlog
 
@@ -69,8 +70,8 @@ def _by_place(queues: Iterable[MessageQueue]) -> dict[tuple[str, str], list[Mess
 
 log = structlog.get_logger(__name__)
 
-P = ParamSpec("P")
 T = TypeVar("T")
+QueueRequest = Callable[[RemotingClient, str, MessageQueue], Awaitable[T]]
 
 Why = Literal["committed", "last_offset", "first_offset", "timestamp", "later_queue"]
 
@@ -136,14 +137,12 @@ class StartPolicy:
 
     async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time. Raises RmqdError."""
-        return await self._ask(search_offset, queue, timestamp_ms)
+        return await self._ask(partial(search_offset, timestamp_ms=timestamp_ms), queue)
 
     async def _first(self, queue: MessageQueue) -> int:
         return max(0, await self._end(get_min_offset, queue))
 
-    async def _end(
-        self, question: Callable[[RemotingClient, str, MessageQueue], Awaitable[int]], queue: MessageQueue
-    ) -> int:
+    async def _end(self, question: QueueRequest[int], queue: MessageQueue) -> int:
         """Return one end of a queue; 0 for a retry topic that this user may not query: Java starts there at 0 too.
 
         The request needs the action Get on the group, but a member with Sub alone must receive its retries.
@@ -159,16 +158,9 @@ class StartPolicy:
         stored_ms = await self._ask(earliest_store_time, queue)
         return stored_ms is not None and stored_ms >= self.started_ms
 
-    async def _ask(
-        self,
-        question: Callable[Concatenate[RemotingClient, str, MessageQueue, P], Awaitable[T]],
-        queue: MessageQueue,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
+    async def _ask(self, question: QueueRequest[T], queue: MessageQueue) -> T:
         async with self.client.offset_request(queue):
-            address = self.client.routes.address_for(queue)
-            return await question(self.client.remoting, address, queue, *args, **kwargs)
+            return await question(self.client.remoting, self.client.routes.address_for(queue), queue)
 
 
 BROKER_GRACE_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
