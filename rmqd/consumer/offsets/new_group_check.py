@@ -63,15 +63,9 @@ class BrokerStartOffsets(StartOffsets):
     """
 
     def __init__(
-        self,
-        client: ClientInstance,
-        options: ConsumerOptions,
-        clock: Clock,
-        store: RemoteBrokerOffsetStore,
-        *,
-        leaves_brokers_out: bool = True,
+        self, client: ClientInstance, options: ConsumerOptions, clock: Clock, store: RemoteBrokerOffsetStore
     ) -> None:
-        super().__init__(client, options, clock, leaves_brokers_out=leaves_brokers_out)
+        super().__init__(client, options, clock)
         self._store = store
         self._retry = retry_topic(options.group)
         self._missing: set[MessageQueue] = set()  # no offset was found when they were acquired, since the last check

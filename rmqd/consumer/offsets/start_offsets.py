@@ -171,9 +171,10 @@ MAX_REQUESTS: Final = 32  # concurrent requests to one broker
 class StartOffsets(ABC):
     """Decides the start offsets of one group's queues that have no stored offset."""
 
-    def __init__(
-        self, client: ClientInstance, options: ConsumerOptions, clock: Clock, *, leaves_brokers_out: bool = True
-    ) -> None:
+    leaves_brokers_out = True
+    """Whether a new group starts without brokers that stay unreachable."""
+
+    def __init__(self, client: ClientInstance, options: ConsumerOptions, clock: Clock) -> None:
         started_ms = int(clock.wall() * 1000)
         self.policy = StartPolicy(client, options.consume_from_where, options.consume_timestamp_ms or 0, started_ms)
         self.client = client
@@ -181,7 +182,6 @@ class StartOffsets(ABC):
         self._topics = tuple(options.subscriptions)
         self._first: dict[str, frozenset[MessageQueue]] = {}  # the queues of each topic's first route
         self._turn = asyncio.Lock()
-        self._leaves_brokers_out = leaves_brokers_out
         # with first_offset, new groups and added queues start at the same offset
         self._is_known = options.consume_from_where == "first_offset"
         self._began: float | None = None
@@ -235,7 +235,7 @@ class StartOffsets(ABC):
     def _raise_within_grace_period(self, failed: Mapping[str, RmqdError]) -> None:
         """Raise a failed broker's error until a grace period is over: the broker may know the group, or recover."""
         waited = 0.0 if self._began is None else self.clock.monotonic() - self._began
-        if failed and (waited < BROKER_GRACE_SECONDS or not self._leaves_brokers_out):
+        if failed and (waited < BROKER_GRACE_SECONDS or not self.leaves_brokers_out):
             raise next(iter(failed.values()))
 
     def _defer(self, queues: Iterable[MessageQueue]) -> None:

@@ -76,10 +76,8 @@ class DriverMembership:
         self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
         self._engine_conflict = EngineConflict(self.group, self.client_id, self._clock)
         store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
-        # Spark's query needs all brokers at its start, so none may be skipped
-        self._start_offsets = BrokerStartOffsets(
-            self._client, self._options, self._clock, store, leaves_brokers_out=False
-        )
+        self._start_offsets = BrokerStartOffsets(self._client, self._options, self._clock, store)
+        self._start_offsets.leaves_brokers_out = False  # Spark's query needs all brokers at its start
         self._on_reset = on_reset
         self._held = held
         self._resets = PushedResets()
