@@ -133,10 +133,10 @@ class LiteSource(PopSource):
         return [*blocks]
 
     def process_queue(
-        self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], relieve: Callable[[], None]
+        self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:
         stats, namespace = self._context.stats[self.message_queue.topic], self._context.options.namespace
-        return LiteProcessQueue(queue, stats, namespace, self._receipts, relieve, put, self._passed_over)
+        return LiteProcessQueue(queue, stats, namespace, self._receipts, on_room, put, self._passed_over)
 
     @property
     def lag_topic(self) -> str:

@@ -141,11 +141,11 @@ class LiteProcessQueue(PopProcessQueue):
         stats: TopicStats,
         namespace: str,
         receipts: PopReceipts,
-        relieve: Callable[[], None],
+        on_room: Callable[[], None],
         put: Callable[[PopBlock, PopProcessQueue], None],
         passed_over: UnhandledPops,
     ) -> None:
-        super().__init__(queue, stats, namespace, receipts, relieve)
+        super().__init__(queue, stats, namespace, receipts, on_room)
         self._put_next = put
         self._passed_over = passed_over
 

@@ -54,7 +54,7 @@ class BrokerStartOffsets(StartOffsets):
 
     *Without a mark*, a group is new if no queue has an offset. If only some queues have one, there are two
     explanations. Either a founder is still writing, or was killed: the order of writing shows that
-    (`start_offsets.order`), and the missing offsets are then stored. Or the group belongs to another client, or has no
+    (`in_storing_order`), and the missing offsets are then stored. Or the group belongs to another client, or has no
     retry topic, and its topic has grown: then the group is not new.
 
     *If the order shows nothing*, as for topics of a single queue, a running founder gets `FOUNDER_SECONDS` to set its

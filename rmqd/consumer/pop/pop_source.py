@@ -136,7 +136,7 @@ class PopSource:
         return blocks_by_queue(found, self.message_queue, self._context.options.group, header, due)
 
     def process_queue(
-        self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], relieve: Callable[[], None]
+        self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:
         """Return an empty cache for one queue of the blocks.
 
@@ -144,7 +144,7 @@ class PopSource:
         """
         context = self._context
         stats = context.stats.get(queue.topic) or context.stats[retry_topic(context.options.group)]
-        return PopProcessQueue(queue, stats, context.options.namespace, self._receipts, relieve)
+        return PopProcessQueue(queue, stats, context.options.namespace, self._receipts, on_room)
 
     @property
     def lag_topic(self) -> str:

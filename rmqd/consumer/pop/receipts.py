@@ -36,7 +36,7 @@ class PopProcessQueue(ProcessQueue):
     It acknowledges finished messages, and has no offset to commit.
     """
 
-    __slots__ = ("_receipts", "_relieve")
+    __slots__ = ("_on_room", "_receipts")
 
     def __init__(
         self,
@@ -44,11 +44,11 @@ class PopProcessQueue(ProcessQueue):
         stats: TopicStats,
         namespace: str,
         receipts: PopReceipts,
-        relieve: Callable[[], None],
+        on_room: Callable[[], None],
     ) -> None:
         super().__init__(queue, 0, stats, namespace)
         self._receipts = receipts
-        self._relieve = relieve  # called when messages are finished, though not for each message
+        self._on_room = on_room  # called when messages are finished, though not for each message
 
     def put(self, block: MessageBlock, next_offset: int, held: Sequence[Message] = ()) -> None:
         """Add a response's messages of this queue. If the filter rejected all of them, acknowledge them at once."""
@@ -75,7 +75,7 @@ class PopProcessQueue(ProcessQueue):
         finished = block.unsettled(message for message in block.messages if message.finished)
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
-            self._relieve()
+            self._on_room()
 
     def unhandled_offsets(self, block: PopBlock) -> list[int]:
         """Return the queue offsets of a block's messages that no handler has."""
@@ -98,7 +98,7 @@ class PopProcessQueue(ProcessQueue):
         super()._forget(block)
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
-            self._relieve()
+            self._on_room()
 
 
 log = structlog.get_logger(__name__)
