@@ -29,7 +29,6 @@ from rmqd.consumer.rebalance.rebalance import QueueDivision
 from rmqd.consumer.services import ConsumeMessageService, GroupOffsetStore, Ownership, RetryPolicy
 from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import value_by
@@ -43,7 +42,6 @@ def assemble(
     options: ConsumerOptions,
     handler: LoadedHandler,
     client: ClientInstance,
-    clock: Clock,
     hooks: Sequence[Hook] = (),
     *,
     retry_policy: RetryPolicy | None = None,
@@ -62,7 +60,7 @@ def assemble(
     Raises RmqdError for an invalid expression. Modules that few groups need are imported only when they are used, so
     that the daemon starts sooner.
     """
-    trace = receipts = None
+    clock, trace, receipts = client.clock, None, None
     if options.trace is not None:
         from rmqd.consumer.handling.message_trace import MessageTrace
 
@@ -75,7 +73,7 @@ def assemble(
     group_hooks = GroupHooks(hooks, options.plain_group, client.client_id, clock) if hooks else None
     if group_hooks is not None:
         handler = group_hooks.around(handler)
-    own_policy, store, start_offsets, ownership = _by_message_model(options, client, clock, receipts)
+    own_policy, store, start_offsets, ownership = _by_message_model(options, client, receipts)
     retry_policy = retry_policy or own_policy
     leases = ownership if options.consume_mode == "orderly" else None
     slots: HandlerSlots
@@ -124,10 +122,10 @@ def assemble(
 
 
 def _by_message_model(
-    options: ConsumerOptions, client: ClientInstance, clock: Clock, receipts: PopReceipts | None
+    options: ConsumerOptions, client: ClientInstance, receipts: PopReceipts | None
 ) -> tuple[RetryPolicy, GroupOffsetStore, StartOffsets, Ownership]:
     """Return the parts that depend on the message model."""
-    group = options.group
+    group, clock = options.group, client.clock
     if options.message_model == "broadcasting":
         directory, identity = options.local_offsets_directory, partial(_identity, options, client)
         local_store = LocalFileOffsetStore(directory, options.plain_group, clock, identity)

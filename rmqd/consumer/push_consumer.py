@@ -36,7 +36,6 @@ from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.handler_api.once.once_group import once_of
-from rmqd.runtime.clock import Clock
 from rmqd.wire.bodies.heartbeat_data import ConsumeFromWhere, ConsumerData, MessageModel, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -107,7 +106,6 @@ class PushConsumer(Consumer):
         options: ConsumerOptions,
         handler: LoadedHandler,
         client: ClientInstance,
-        clock: Clock | None = None,
         hooks: Sequence[Hook] = (),
         *,
         retry_policy: RetryPolicy | None = None,
@@ -128,7 +126,6 @@ class PushConsumer(Consumer):
             options,
             handler,
             client,
-            clock or client.clock,
             hooks,
             retry_policy=retry_policy,
             ends=ends,

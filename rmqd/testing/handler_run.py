@@ -177,7 +177,7 @@ class HandlerRun:
         self._group = options.group
         self._recorder = CallRecorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
-        self._consumer = PushConsumer(options, with_checks(handler), self._client, clock, [self._recorder.hook()])
+        self._consumer = PushConsumer(options, with_checks(handler), self._client, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
         """Run until nothing is left to do, or until `until` returns a true value.

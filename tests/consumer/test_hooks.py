@@ -150,7 +150,7 @@ class Consuming:
         is_async = bool(values.pop("is_async", True))
         self.client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
         options = group_options(persist_consumer_offset_interval_seconds=0.05, **values)
-        self.consumer = PushConsumer(options, handler_of(handle, is_async=is_async), self.client, None, found)
+        self.consumer = PushConsumer(options, handler_of(handle, is_async=is_async), self.client, found)
 
     async def __aenter__(self) -> PushConsumer:
         self._client = running(self.client.run())

@@ -311,7 +311,7 @@ class LocalEngine:
         if self._spans is not None:
             # the tracing hook is first, so that other hooks are called inside the span
             hooks = (self._spans.hook(options), *hooks)
-        return push_consumer.PushConsumer(options, handler, client, self._clock, hooks)
+        return push_consumer.PushConsumer(options, handler, client, hooks)
 
     def build_spark_consumer(self, name: str, options: ConsumerOptions, config: RootConfig) -> Consumer:
         """Return a consumer of the group `name` of `config`. It runs Spark in separate processes."""

@@ -102,7 +102,7 @@ class HandlerCalls:
         self._handler = load_handler(group, config.groups[group])
         self._client = client = ClientInstance(config.cluster_of(group).client_options(config.state_dir))
         hooks = hooks_of(self._options)
-        self._context, _ = assemble(self._options, self._handler, client, client.clock, hooks)
+        self._context, _ = assemble(self._options, self._handler, client, hooks)
         self.author = HandlerSource.of(self._handler.handle)
 
     async def start(self) -> None:

@@ -56,7 +56,7 @@ class _Member:
     def __init__(self, history: HandOver, name: str) -> None:
         client_options = ClientOptions(nameservers=(history.peer.address,), instance_name=name)
         self.client = ClientInstance(client_options, clock=LoopClock())
-        self.consumer = PushConsumer(history.options, handler_of(self.handle), self.client, LoopClock())
+        self.consumer = PushConsumer(history.options, handler_of(self.handle), self.client)
         self.is_dead = False
         self._history = history
         self._name = name

@@ -25,7 +25,7 @@ async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -
     """The verdicts about a batch of three messages, or of messages with these reconsume times."""
     chosen = group_options(**options)
     client = ClientInstance(ClientOptions(nameservers=("127.0.0.1:1",)))
-    context, _ = assemble(chosen, handler_of(handle), client, client.clock)
+    context, _ = assemble(chosen, handler_of(handle), client)
     batch = batch_in_background(chosen, [make_message(reconsume_times=one, topic="t1") for one in times or (0, 0, 0)])
     error = None
     try:

@@ -63,7 +63,7 @@ class Member:
         self.task = self.host.spawn(self._run())
 
     def _new_consumer(self, options: ConsumerOptions, handling: Handling, client: ClientInstance) -> Consumer:
-        self._own = PushConsumer(options, handler_of(handling), client, LoopClock())
+        self._own = PushConsumer(options, handler_of(handling), client)
         return self._own
 
     def snapshot(self) -> GroupSnapshot | None:
