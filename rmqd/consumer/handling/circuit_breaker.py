@@ -147,7 +147,6 @@ class HeldBatches(CircuitBreaker):
         self,
         circuit: Circuit,
         settlement: Settlement,
-        retry_policy: RetryPolicy,
         begin: Callable[[Coroutine[Any, Any, None]], None],
         ready_queues: ReadyQueues,
         clock: Clock,
@@ -155,7 +154,6 @@ class HeldBatches(CircuitBreaker):
         """`begin` starts a coroutine as a task of the group."""
         super().__init__(circuit, clock)
         self._settlement = settlement
-        self._retry_policy = retry_policy
         self._ready_queues = ready_queues
         self._begin = begin
         self._held: list[_Held] = []
@@ -217,7 +215,7 @@ class HeldBatches(CircuitBreaker):
     def _must_stay(self, batch: Batch, error: BaseException | None) -> bool:
         """Whether a send-back would dead-letter a message although the handler is at fault."""
         failed = (batch[index] for index in failures_of(batch, error))
-        return self.circuit.state != "closed" and any(map(self._retry_policy.is_last_attempt, failed))
+        return self.circuit.state != "closed" and any(map(self._settlement.retry_policy.is_last_attempt, failed))
 
     async def _settle(self, held: _Held, *, again: bool) -> None:
         """Hand out the failed messages again, or send them back."""

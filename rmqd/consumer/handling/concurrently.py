@@ -30,7 +30,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         self.settle_at_once, self.settle = self.settlement.settle_at_once, self.settlement.settle
         if self.circuit is not None:
             begin, queues = self._begin_in_background, self.ready_queues
-            self.use_breaker(HeldBatches(self.circuit, self.settlement, retry_policy, begin, queues, clock))
+            self.use_breaker(HeldBatches(self.circuit, self.settlement, begin, queues, clock))
 
     def begin_turn(self) -> Turn | None:
         """Take the next ready queue. It stays ready for other workers until they find it empty."""

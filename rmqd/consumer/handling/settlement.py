@@ -76,7 +76,7 @@ class Settlement:
     ) -> None:
         self._clock = clock
         self._confirm_settled = confirm_settled
-        self._retry_policy = retry_policy
+        self.retry_policy = retry_policy
         self._delay_level = delay_level
         self._resubmit = resubmit
         self.busy = 0  # batches that are being settled
@@ -117,11 +117,11 @@ class Settlement:
 
     def next_attempt(self, message: Message, decision: Decision) -> str:
         """Return when a message that failed is handled again, for the log."""
-        if (reason := dlq_reason(self._retry_policy, message, decision, self._delay_level)) is not None:
+        if (reason := dlq_reason(self.retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
         level = self._delay_level if decision.delay_level is None else decision.delay_level
-        level = self._retry_policy.delay_level(message, level)
-        return f"in {duration(self._retry_policy.delay_seconds(message, level))} (delay level {level})"
+        level = self.retry_policy.delay_level(message, level)
+        return f"in {duration(self.retry_policy.delay_seconds(message, level))} (delay level {level})"
 
     async def _settle(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> None:
         acknowledged: list[int] = []
@@ -193,14 +193,14 @@ class Settlement:
         self, stats: TopicStats, message: Message, decision: Decision, error: BaseException | None
     ) -> str | None:
         """Return how the attempt counts: `retried`, `expired` or `dead_lettered`. None if no broker accepted it."""
-        reason = dlq_reason(self._retry_policy, message, decision, self._delay_level)
+        reason = dlq_reason(self.retry_policy, message, decision, self._delay_level)
         if reason is None:
             level = self._delay_level if decision.delay_level is None else decision.delay_level
-            if not await self._retry_policy.retry(message, level):
+            if not await self.retry_policy.retry(message, level):
                 return None
-            stats.of(message).sent_back(self._retry_policy.delay_level(message, level))
+            stats.of(message).sent_back(self.retry_policy.delay_level(message, level))
             return "expired" if error is EXPIRED else "retried"
-        if not await self._retry_policy.dead_letter(message, reason, decision.error or error):
+        if not await self.retry_policy.dead_letter(message, reason, decision.error or error):
             return None
         stats.of(message).dead_lettered(dead_letter_cause(decision, self._delay_level), reason)
         return "dead_lettered"

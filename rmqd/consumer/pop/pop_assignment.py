@@ -124,11 +124,9 @@ class PopAssignment(Assignment):
         handled = block.unsettled(message for message in block.messages if not message.finished)
         now = self._context.clock.monotonic()
         held = [offset for offset in handled if now < block.due_of(offset)]
-        if not held:
-            block.renew_at = float("inf")
-            return
         block.renew_at = float("inf")  # not renewed again until the responses arrive
-        tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
+        if held:
+            tasks.create_task(self._renew(block, held), name=f"renew:{block.queue}")
 
     async def _renew(self, block: PopBlock, offsets: list[int]) -> None:
         seconds = self._context.options.pop_invisible_time_seconds

@@ -176,8 +176,6 @@ class PopReceipts:
 
     def acknowledge(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> None:
         """Acknowledge finished messages. `run` sends the request."""
-        if not offsets:
-            return
         block.settled.update(offsets)
         if block.changing or block.renewed:
             offsets = self._acknowledge_changed(block, offsets, stats)
