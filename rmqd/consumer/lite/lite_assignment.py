@@ -136,7 +136,7 @@ class LiteSource(PopSource):
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:
         stats, namespace = self._context.stats[self.message_queue.topic], self._context.options.namespace
-        return LiteProcessQueue(queue, stats, namespace, self._receipts, on_room, put, self._passed_over)
+        return LiteProcessQueue(queue, stats, namespace, self.receipts, on_room, put, self._passed_over)
 
     @property
     def lag_topic(self) -> str:
@@ -201,7 +201,7 @@ class LiteDivision(QueueDivision):
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         assert is_popped
         source = LiteSource(self._context, self._receipts, message_queue._replace(queue_id=ANY_QUEUE))
-        return PopAssignment(self._context, self._receipts, source)
+        return PopAssignment(self._context, source)
 
     async def _is_served(self, topic: str, broker_name: str) -> bool:
         client, group = self._context.client, self._context.options.group

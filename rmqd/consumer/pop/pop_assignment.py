@@ -48,11 +48,11 @@ class PopAssignment(Assignment):
     is_popped = True
     loop: PopLoop
 
-    def __init__(self, context: GroupContext, receipts: PopReceipts, source: PopSource) -> None:
+    def __init__(self, context: GroupContext, source: PopSource) -> None:
         super().__init__(context, source.message_queue)
-        self.loop = PopLoop(context, receipts, source)
+        self.loop = PopLoop(context, source)
         self._source = source
-        self._receipts = receipts
+        self._receipts = source.receipts
         self._lag: int | None = None  # unacknowledged messages according to the broker
         self._moved_at = self.loop.moved_at
 
@@ -222,7 +222,7 @@ class DivisionByBroker(QueueDivision):
     def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         if not is_popped:
             return super().assignment(message_queue, is_popped=False)
-        return PopAssignment(self._context, self._receipts, PopSource(self._context, self._receipts, message_queue))
+        return PopAssignment(self._context, PopSource(self._context, self._receipts, message_queue))
 
     async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
         client = self._client

@@ -18,7 +18,7 @@ from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
-from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
+from rmqd.consumer.pop.receipts import PopProcessQueue
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.consumer.pull.pull_loop import MIN_HELD_SECONDS, SUSPEND_MS
 from rmqd.consumer.pull.pull_request import (
@@ -83,7 +83,7 @@ _NOTHING: Final = frozenset((int(ResponseCode.POLLING_TIMEOUT), int(ResponseCode
 class PopLoop(RequestLoop):
     """The pops of one assignment, from its acquisition to its release."""
 
-    def __init__(self, context: GroupContext, receipts: PopReceipts, source: PopSource) -> None:
+    def __init__(self, context: GroupContext, source: PopSource) -> None:
         super().__init__(context, source.message_queue)
         self._by_message_queue: dict[MessageQueue, PopProcessQueue] = {}  # key: the queue that stores the messages
         self.rest = 0  # messages that wait on the broker, from the last response
@@ -92,7 +92,7 @@ class PopLoop(RequestLoop):
         self.cached = asyncio.Event()  # set when messages are put into the queues
         self.moved_at = self.asked_at  # when messages were last finished, or arrived while none waited
         self._source = source
-        self._receipts = receipts
+        self._receipts = source.receipts
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
         self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)

@@ -42,7 +42,7 @@ class PopSource:
         self.message_queue: Final = message_queue
         self.pops_in_flight = 0
         self._context = context
-        self._receipts = receipts
+        self.receipts: Final = receipts
         # From 5.3 on, a born time of 0 makes a broker use its own clock. Older brokers reject it as a pop from 1970.
         self._tells_time = False
 
@@ -144,7 +144,7 @@ class PopSource:
         """
         context = self._context
         stats = context.stats.get(queue.topic) or context.stats[retry_topic(context.options.group)]
-        return PopProcessQueue(queue, stats, context.options.namespace, self._receipts, on_room)
+        return PopProcessQueue(queue, stats, context.options.namespace, self.receipts, on_room)
 
     @property
     def lag_topic(self) -> str:
