@@ -84,12 +84,7 @@ class GroupContext:
     def brokers(self) -> dict[str, str]:
         """Return the addresses of the brokers that serve the group's topics, by broker name."""
         routes = self.client.routes
-        names = {
-            broker.broker_name
-            for topic in self.subscriptions
-            if (route := routes.route(topic)) is not None
-            for broker in route.broker_datas
-        }
+        names = {name for topic in self.subscriptions for name in routes.broker_names(topic)}
         return {name: address for name in sorted(names) if (address := routes.address(name)) is not None}
 
     @property

@@ -131,6 +131,11 @@ class RouteTable:
         """Return a topic's last known route."""
         return self._routes.by_topic.get(topic)
 
+    def broker_names(self, topic: str) -> list[str]:
+        """Return the names of the brokers in a topic's route; empty without a route."""
+        route = self.route(topic)
+        return [] if route is None else [broker.broker_name for broker in route.broker_datas]
+
     def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that consumers read, in RocketMQ's order; empty without a route."""
         return self._routes.readable(topic)

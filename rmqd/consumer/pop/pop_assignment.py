@@ -226,10 +226,8 @@ class DivisionByBroker(QueueDivision):
 
     async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:
         client = self._client
-        route = client.routes.route(topic)
-        names = sorted(broker.broker_name for broker in route.broker_datas) if route is not None else []
         too_old: RequestCodeNotSupportedError | None = None
-        for name in names:
+        for name in sorted(client.routes.broker_names(topic)):
             address = client.routes.address(name)
             if address is None:
                 continue

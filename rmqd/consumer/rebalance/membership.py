@@ -118,8 +118,7 @@ class MemberList:
     async def of(self, topic: str) -> list[str] | None:
         """Return the client ids from one of the topic's brokers; None while no broker's list is trusted."""
         client, group = self._context.client, self._context.options.group
-        route = client.routes.route(topic)
-        brokers = [broker.broker_name for broker in route.broker_datas] if route is not None else []
+        brokers = client.routes.broker_names(topic)
         names = {address: name for name in brokers if (address := client.routes.address(name)) is not None}
         for address in client.replicas.sorted_by_preference(random.sample(list(names), len(names))):
             try:
@@ -171,8 +170,7 @@ class MissingBrokerQueues:
 
     def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Return the held queues of a topic that must be kept although the topic's route does not contain them."""
-        route = self._client.routes.route(topic)
-        present = frozenset(broker.broker_name for broker in route.broker_datas) if route is not None else frozenset()
+        present = frozenset(self._client.routes.broker_names(topic))
         endpoints = {queue: self._client.routes.endpoint(queue) for queue in held}
         for name in present & self._since.keys():
             log.info("broker.returned", broker=name, seconds=round(self._clock.monotonic() - self._since.pop(name)))

@@ -248,8 +248,8 @@ class Rebalance:
             return {}
         routes, alike = self._context.client.routes, defaultdict[frozenset[str], list[str]](list)
         for topic in self._context.subscriptions:
-            if (route := routes.route(topic)) is not None and routes.queues(topic):
-                alike[frozenset(broker.broker_name for broker in route.broker_datas)].append(topic)
+            if routes.queues(topic):
+                alike[frozenset(routes.broker_names(topic))].append(topic)
         found = await asyncio.gather(*(self._members.of(topics[0]) for topics in alike.values()))
         lists = zip(alike.values(), found, strict=True)
         return {topic: members for topics, members in lists if members is not None for topic in topics}

@@ -235,12 +235,7 @@ class DriverMembership:
 
     def _brokers(self) -> list[str]:
         routes = self._client.routes
-        names = {
-            broker.broker_name
-            for topic in self._subscriptions
-            if (route := routes.route(topic)) is not None
-            for broker in route.broker_datas
-        }
+        names = {name for topic in self._subscriptions for name in routes.broker_names(topic)}
         return [address for name in sorted(names) if (address := routes.address(name)) is not None]
 
     async def _learn_routes(self, topics: Iterable[str]) -> None:

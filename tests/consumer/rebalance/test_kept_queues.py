@@ -24,9 +24,7 @@ class Case:
         self.reachable = {"a", "b", "c"}
         self.refreshed = 0
         routes: Any = SimpleNamespace(
-            route=lambda topic: SimpleNamespace(
-                broker_datas=[SimpleNamespace(broker_name=name) for name in sorted(self.in_route)]
-            ),
+            broker_names=lambda topic: sorted(self.in_route),
             endpoint=lambda queue: queue.broker_name,
             brokers=lambda: dict.fromkeys(self.elsewhere),
             refresh_soon=self._refresh,
