@@ -142,7 +142,7 @@ class FakeParts:
         if self.sent or not self.number:
             self.number += 1
         starting, self.sent = dict(self.sent), {}
-        return Generation(self.number, f"/checkpoint/{self.number}", starting, "")
+        return Generation(self.number, f"/checkpoint/{self.number}", starting)
 
     def note(self, resets: ByQueue) -> None:
         """Keep it."""

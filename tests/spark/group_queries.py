@@ -45,7 +45,7 @@ def kept_order(nameserver: str, folder: Path) -> GroupSpec:
 
 def start(spark: SparkSession, order: GroupSpec, folder: Path) -> StreamingQuery:
     """The group's query, with the checkpoint `checkpoint` below a folder."""
-    return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None, ""))
+    return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None))
 
 
 def start_generation(spark: SparkSession, order: GroupSpec, folder: Path, generation: Generation) -> StreamingQuery:

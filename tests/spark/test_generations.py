@@ -77,6 +77,11 @@ def checkpoint_of(generation: Generation) -> Checkpoint:
     return Checkpoint([file.read_text().splitlines()[2] for file in offsets], len(list(folder.glob("commits/*"))))
 
 
+def note_of(generation: Generation) -> str:
+    (note,) = Path(generation.path).parent.glob("note-*.json")
+    return note.read_text()
+
+
 @pytest.fixture
 def folder(broker: EmbeddedBroker, tmp_path: Path) -> Path:
     """Of the checkpoints of a group that has read two queues with three messages each, and has ended in order."""
@@ -103,7 +108,7 @@ def test_a_group_that_ran_elsewhere_goes_on_where_it_ended_there(broker: Embedde
     driver = Driver(broker, folder)
     assert driver.generation.number == 2
     assert driver.generation.starting == {queue("orders", 0): 4, queue("orders", 1): 3}
-    assert "was consumed elsewhere" in driver.generation.reason
+    assert "was consumed elsewhere" in note_of(driver.generation)
     assert driver.run() == ["0:4"]
     assert (folder / "generation-000001" / "checkpoint" / "commits" / "0").exists()
     driver.stop()
@@ -128,7 +133,7 @@ def test_a_reset_while_it_was_down_holds(broker: EmbeddedBroker, folder: Path, t
     broker.commit(GROUP, "orders", {0: target})
     driver = Driver(broker, folder)
     assert driver.generation.starting == {queue("orders", 0): target, queue("orders", 1): 3}
-    assert "was reset" in driver.generation.reason
+    assert "was reset" in note_of(driver.generation)
     assert driver.run() == numbers(0, target, 3)
 
 

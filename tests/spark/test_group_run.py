@@ -188,7 +188,7 @@ async def test_a_group_that_is_sent_elsewhere_goes_on_with_another_query(by: str
         await next_millisecond()
         query.busy = True
         if by == "an executor":
-            query.on_batch(3, [reset(0)])
+            query.on_batch([reset(0)])
             assert query.pause_file.exists(), "at once: the next batch may begin before the loop comes to it"
         elif by == "the brokers":
             one.parts.sent = {queue("orders", 0): 0}
@@ -217,7 +217,7 @@ async def test_outcomes_and_progress_come_from_other_threads() -> None:
     async with running() as one:
         query = await one.query()
         outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost=2)
-        await asyncio.to_thread(query.on_batch, 0, [outcome])
+        await asyncio.to_thread(query.on_batch, [outcome])
         phases = {"triggerExecution": 500, "addBatch": 400}
         await asyncio.to_thread(one.parts.on_progress, BatchProgress(False, phases, late_rows=3, watermark="10:04"))
         await eventually(lambda: (batches := one.group.snapshot().batches) is not None and batches.lost == 2, "counted")

@@ -105,17 +105,10 @@ IsWritten = Callable[[MicroBatch], bool]
 """Whether a sink has stored all rows of a batch for good."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointProgress:
-    """The progress of a query. `batch` is the last finished batch; -1 if there is none."""
+def read_progress(folder: HadoopFolder, path: str, is_written: IsWritten | None) -> ByQueue:
+    """Return the end offsets of a query's last finished batch; if there is none, the start offsets of its first batch.
 
-    batch: int = -1
-    positions: ByQueue = field(default_factory=dict)
-    """End offsets of that batch; if there is none, the known start offsets of the first batch."""
-
-
-def read_progress(folder: HadoopFolder, path: str, is_written: IsWritten | None = None) -> CheckpointProgress:
-    """Return the progress of a checkpoint's query. Raises RmqdError if rmqd did not write the checkpoint.
+    Raises RmqdError if rmqd did not write the checkpoint.
 
     Spark records a batch after the sink has it, and a driver may end between the two. `is_written` checks whether the
     sink has the batch after the last recorded one. If so, that batch counts as finished: otherwise a query with another
@@ -128,10 +121,10 @@ def read_progress(folder: HadoopFolder, path: str, is_written: IsWritten | None 
         if is_written(MicroBatch(_query_id(folder, path), following, plan)):
             batch = following
     if batch >= 0:
-        return CheckpointProgress(batch, _logged(folder, f"{path}/{OFFSETS}/{batch}").positions)
+        return _logged(folder, f"{path}/{OFFSETS}/{batch}").positions
     if 0 in _numbers(folder, f"{path}/{OFFSETS}"):
-        return CheckpointProgress(-1, _logged(folder, f"{path}/{OFFSETS}/0").new)
-    return CheckpointProgress()
+        return _logged(folder, f"{path}/{OFFSETS}/0").new
+    return {}
 
 
 def _query_id(folder: HadoopFolder, path: str) -> str:

@@ -109,7 +109,6 @@ class Generation:
     path: str
     starting: Mapping[MessageQueue, int] | None
     """None: the query starts at the group's offsets on the brokers."""
-    reason: str
 
 
 def checkpoint_folder(spec: GroupSpec) -> str:
@@ -256,7 +255,7 @@ class Generations:
         self._looks.clear()
         self._done_at = -math.inf
         url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
-        return Generation(self._number, url, note.starting, note.reason)
+        return Generation(self._number, url, note.starting)
 
     def _delete_old(self) -> None:
         numbers = sorted(map(int, _matches(self._folder.names())))
@@ -301,7 +300,7 @@ class Generations:
 
     def _look_up_done(self) -> ByQueue:
         done = read_progress(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
-        self._done, self._done_at = done.positions or self._note.starting or {}, time.monotonic()
+        self._done, self._done_at = done or self._note.starting or {}, time.monotonic()
         return self._done
 
     def _ask_stored(self, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:

@@ -184,7 +184,7 @@ class GroupRun:
     ) -> RunningQuery:
         pause_file = self._gate.file
 
-        def on_batch(_batch_id: int, outcomes: list[RangeOutcome]) -> None:
+        def on_batch(outcomes: list[RangeOutcome]) -> None:
             if checkpoints.note_outcomes(outcomes):
                 pause_file.touch()  # in this thread, because the next micro-batch may start before the loop runs
                 failures = [outcome.failure for outcome in outcomes if outcome.failure]

@@ -108,8 +108,8 @@ def handler_query(
 
     `checkpoint` is a folder or URL. It takes precedence over `starting`, the start offsets of a new query; without
     both, the query starts at the group's offsets on the brokers. While `pause_file` exists, no new batch starts.
-    `on_batch` is called in this process after each micro-batch, with its id and the outcomes of its ranges, before the
-    batch counts as done; for a batch repeated after a crash it is called again. If it raises, the query ends.
+    `on_batch` is called in this process after each micro-batch, before the batch counts as done; for a batch repeated
+    after a crash it is called again. If it raises, the query ends.
     """
     spark.dataSource.register(bound_to(spec, starting, pause_file, spark.sparkContext.defaultParallelism))
 
@@ -117,7 +117,7 @@ def handler_query(
         began = time.monotonic()
         rows = frame.collect()  # the only action of the batch, in Spark's sense: it runs the handlers
         note_batch_time(pause_file, batch_id, time.monotonic() - began)
-        on_batch(batch_id, [RangeOutcome.decode(row.outcome) for row in rows])
+        on_batch([RangeOutcome.decode(row.outcome) for row in rows])
 
     writer = spark.readStream.format(NAME).load().writeStream.queryName(spec.name).foreachBatch(collect)
     return start_group_query(writer, spec, checkpoint)

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -124,7 +123,6 @@ class TaskHandler:
         self._spec = spec
         self._options = spec.options
         self._clock = SystemClock()
-        self._where = f"{socket.gethostname()}:{os.getpid()}"
         self._telemetry: Telemetry | None = None
         self._loop = new_loop()
         self._is_over = False
@@ -240,7 +238,6 @@ class TaskHandler:
             hook_failures=failures,
             left_out_by_hooks=left_out,
             trace_records=traced,
-            host=self._where,
         )
 
     def _raise_end(self) -> None:

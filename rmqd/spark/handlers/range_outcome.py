@@ -41,8 +41,6 @@ class RangeOutcome:
     """Messages skipped during the range, by name of the hook."""
     trace_records: dict[str, int] = field(default_factory=dict)
     """Message trace records during the range, by result."""
-    host: str = ""
-    """Host and process that handled the range: `host:pid`."""
 
     def encode(self) -> bytes:
         """Encode for `decode` in another process of the same rmqd."""
@@ -65,8 +63,8 @@ class RangeOutcome:
         return value
 
 
-OnBatch = Callable[[int, list[RangeOutcome]], None]
-"""Called with a micro-batch's id and the outcomes of its ranges."""
+OnBatch = Callable[[list[RangeOutcome]], None]
+"""Called with the outcomes of a micro-batch's ranges."""
 
 
 TARGET_SECONDS: Final = 2.0

@@ -201,7 +201,7 @@ class ParityRun:
                 checkpoint=str(self._folder / "checkpoints" / name),
                 starting=None,
                 pause_file=str(self._folder / "pause"),
-                on_batch=lambda batch, outcomes, begun=begun: begun.set(),  # type: ignore[misc]
+                on_batch=lambda outcomes, begun=begun: begun.set(),  # type: ignore[misc]
             )
             while not begun.wait(0.1) and query.isActive:
                 pass

@@ -120,7 +120,7 @@ def test_a_killed_python_process_repeats_what_it_had_and_no_more(
         checkpoint=str(tmp_path / "checkpoint"),
         starting=None,
         pause_file=str(tmp_path / "pause"),
-        on_batch=lambda _, found: outcomes.extend(found),
+        on_batch=outcomes.extend,
     )
     try:
 

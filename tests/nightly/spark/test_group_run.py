@@ -89,7 +89,7 @@ async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:
         query = await one.query()
         query.busy = True
         stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, failure="offset 6 is corrupt")
-        query.on_batch(3, [stuck])
+        query.on_batch([stuck])
         await eventually(query.pause_file.exists, "nothing more is taken up")
         assert not one.task.done()
         query.busy = False
