@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from rmqd.codes import ResponseCode
 from rmqd.errors import DataLossError, ProtocolError, RemotingError
 from rmqd.errors.broker_errors import BrokerError, NoPermissionError
-from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.queue_range import PullSettings, QueueRange, Replica
 from rmqd.spark.session.spark_access import ClientAccess
+from rmqd.wire.bodies.heartbeat_data import tag_subscription
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -171,7 +172,7 @@ def queue_range(case: Case, addresses: tuple[str, str], access: ClientAccess, *,
         end=COUNT,
         access=access,
         replicas=tuple(Replica(broker_id, addresses[process]) for broker_id, process in case.known),
-        subscription=Filter(expression=case.tags),
+        subscription=tag_subscription("", case.tags, 0),
         pull=PullSettings(batch_size=2, patience_seconds=case.patience),
         fail_on_data_loss=loss_fails,
     )

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.session.queue_range import Filter
+from rmqd.spark.session.queue_range import EVERY_MESSAGE
 from rmqd.spark.source.source_columns import PERMISSIVE_COLUMNS
 from rmqd.spark.source.source_offsets import OffsetBound
 from rmqd.spark.source.source_options import parse_options
+from rmqd.wire.bodies.heartbeat_data import sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
 
@@ -32,7 +33,7 @@ def test_names_are_those_that_spark_makes_of_them() -> None:
     )  # fmt: skip
     assert (options.access.nameserver, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
     assert (options.max_offsets, options.fetch_interval_seconds, options.fail_on_data_loss) == (500, 0.05, False)
-    assert options.subscription == Filter("TAG", "paid || refunded")
+    assert options.subscription == tag_subscription("", "paid || refunded", 0)
     assert options.columns == ("body", "topic")
     assert not options.check_crc
 
@@ -127,12 +128,13 @@ def test_no_name_server_and_no_topic() -> None:
 
 def test_retries_pass_no_filter() -> None:
     """They passed it when they came first. Those of other groups are a topic like any other."""
+    paid, numbers = tag_subscription("", "paid", 0), sql_subscription("", "n > 5", 0)
     options = parse_options({**NEEDED, "groupId": "reports", "includeRetryTopic": "true", "tags": "paid"})
     assert options.retry_topic == "%RETRY%reports"
-    assert options.filter_of("%RETRY%reports") == Filter()
-    assert options.filter_of("orders") == options.filter_of("%RETRY%others") == Filter("TAG", "paid")
-    other = replace(options, filters={"orders": Filter("SQL92", "n > 5")})
-    assert (other.filter_of("orders"), other.filter_of("bills")) == (Filter("SQL92", "n > 5"), Filter("TAG", "paid"))
+    assert options.filter_of("%RETRY%reports") == EVERY_MESSAGE
+    assert options.filter_of("orders") == options.filter_of("%RETRY%others") == paid
+    other = replace(options, filters={"orders": numbers})
+    assert (other.filter_of("orders"), other.filter_of("bills")) == (numbers, paid)
 
 
 def test_the_columns_are_those_of_kafkas_source() -> None:

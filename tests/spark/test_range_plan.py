@@ -10,8 +10,9 @@ from structlog.testing import capture_logs
 from rmqd.client.client_options import ClientOptions
 from rmqd.codes import ResponseCode
 from rmqd.errors import ProtocolError, RemotingConnectError, RmqdError
-from rmqd.spark.session.queue_range import Filter, PullSettings, QueueRange, Replica
+from rmqd.spark.session.queue_range import PullSettings, QueueRange, Replica
 from rmqd.spark.session.spark_access import ClientAccess
+from rmqd.wire.bodies.heartbeat_data import tag_subscription
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -110,7 +111,7 @@ def plan_of(
             access=ACCESS,
             replicas=(Replica(0, ADDRESSES[0]),),
             fail_on_data_loss=loss_fails,
-            subscription=Filter(expression=tags),
+            subscription=tag_subscription("", tags, 0),
             pull=PullSettings(batch_size=batch_size, in_flight=in_flight),
         )
     )

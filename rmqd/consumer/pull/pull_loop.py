@@ -17,7 +17,6 @@ from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseVali
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
 from rmqd.wire.bodies.route_data import is_logical
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
@@ -132,7 +131,7 @@ class PullLoop(PulledQueue):
         self._revision = context.revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
-        self._validation.takes_all = subscription.expression_type == EXPRESSION_TAG and not subscription.tags_set
+        self._validation.takes_all = subscription.takes_all
         self._acceptor.choose_by(subscription.tags_set)
         self._batch_size = context.rate_limit.batch_limit(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, BatchSizer
-from rmqd.spark.session.queue_range import Filter, PullSettings
+from rmqd.spark.session.queue_range import PullSettings
 from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
 from rmqd.spark.source.group_offsets import GroupOffsets
 from rmqd.spark.source.range_fetch import check_filter
@@ -113,16 +113,17 @@ class GroupPlan:
 
         The retry topic is read only for a handler, because a pipeline sends nothing back.
         """
+        from rmqd.consumer.assembly import subscriptions_of  # executors of a pipeline do not need it
+
         spec, settings = self.spec, self.spec.settings
         options = spec.options
-        filters = {topic: Filter(one.kind, one.expression) for topic, one in options.subscriptions.items()}
         is_spread = settings.pull_interval_seconds == 0
         is_pipeline = settings.handler is None
         permissive = is_pipeline and settings.on_corrupt_message == "skip"
         own = SourceOptions(
             access=spec.access,
             topics=tuple(options.subscriptions),
-            filters=filters,
+            filters=subscriptions_of(options, 0),
             include_retry_topic=not is_pipeline,
             columns=PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS,
             permissive=permissive,

@@ -172,7 +172,7 @@ class RangeRun:
         self._clock = clock
         self._thresholds = Thresholds.divided(options, 1)
         self._acceptor = MessageAcceptor(service, hooks)
-        self._acceptor.choose_by(queue_range.subscription.tags)
+        self._acceptor.choose_by(queue_range.subscription.tags_set)
 
     async def run(self) -> None:
         """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""

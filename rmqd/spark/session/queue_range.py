@@ -10,30 +10,14 @@ from typing import Final
 
 from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.wire.acl import Credentials
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL, tag_subscription
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData
+from rmqd.wire.bodies.route_data import MASTER_ID
 from rmqd.wire.headers.pull_headers import PullRequestTemplate
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP
 
-MASTER_ID: Final = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """A broker-side filter. `kind` is TAG or SQL92."""
-
-    kind: str = EXPRESSION_TAG
-    expression: str = SUBSCRIPTION_ALL
-
-    @property
-    def takes_all(self) -> bool:
-        return self.kind == EXPRESSION_TAG and self.expression == SUBSCRIPTION_ALL
-
-    @property
-    def tags(self) -> frozenset[str]:
-        """The accepted tags; empty if tags do not matter."""
-        is_by_tag = self.kind == EXPRESSION_TAG
-        return tag_subscription("", self.expression, 0).tags_set if is_by_tag else frozenset()
+EVERY_MESSAGE: Final = SubscriptionData("")
+"""The broker-side filter that lets every message pass. Filters in options name no topic."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,7 +59,7 @@ class QueueRange:
     end: int
     access: ClientAccess
     replicas: tuple[Replica, ...] = ()
-    subscription: Filter = field(default_factory=Filter)
+    subscription: SubscriptionData = EVERY_MESSAGE
     pull: PullSettings = field(default_factory=PullSettings)
     fail_on_data_loss: bool = True
 
@@ -86,8 +70,8 @@ class QueueRange:
             topic=self.queue.topic,
             queue_id=self.queue.queue_id,
             broker_name=self.queue.broker_name,
-            expression_type=self.subscription.kind,
-            subscription=self.subscription.expression,
+            expression_type=self.subscription.expression_type,
+            subscription=self.subscription.sub_string,
             extra_fields=self.access.options.request_fields,
             credentials=credentials,
         )

@@ -17,7 +17,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -51,7 +51,7 @@ from rmqd.spark.session.queue_queries import (
     mean_size,
     pending_reset,
 )
-from rmqd.spark.session.queue_range import Filter, Replica
+from rmqd.spark.session.queue_range import Replica
 from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_process import log_to_stderr
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
@@ -211,13 +211,9 @@ class Cluster:
         """Return the mean sizes of the next messages after an offset in bytes, from the queues' indexes."""
         return self._with_values(starts, mean_size, of_slaves=True)
 
-    def check_filters(self, group: str, by_topic: Mapping[str, Filter]) -> None:
+    def check_filters(self, group: str, subscriptions: Sequence[SubscriptionData]) -> None:
         """Check SQL conditions at the brokers. In pulls, a broker that cannot parse one lets every message pass."""
-        data = [
-            SubscriptionData(topic, subscription.expression, expression_type=subscription.kind)
-            for topic, subscription in by_topic.items()
-        ]
-        self._run(check_filters(self._client, group, data))
+        self._run(check_filters(self._client, group, subscriptions))
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
         if is_light_queue(topic):

@@ -12,6 +12,7 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -30,7 +31,6 @@ from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.source.source_records import FramedReply, QueueOrigin
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.message_queue import MessageQueue
 
@@ -139,7 +139,7 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
     builder, lost = BatchBuilder(decoding), 0
     for queue_range in ranges:
         # brokers compare hashes of tags; the tags themselves are compared after decoding
-        origin, settings = QueueOrigin(queue_range.queue, queue_range.subscription.tags), queue_range.pull
+        origin, settings = QueueOrigin(queue_range.queue, queue_range.subscription.tags_set), queue_range.pull
         puller = RangePuller(queue_range)
         for reply, low, high in puller.answers():
             records = builder.records
@@ -278,7 +278,5 @@ def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[p
 
 def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
     """Raise FilterRefusedError if a broker does not support an SQL condition."""
-    filters = {topic: options.filter_of(topic) for topic in sorted({queue.topic for queue in queues})}
-    by_sql = {topic: subscription for topic, subscription in filters.items() if subscription.kind != EXPRESSION_TAG}
-    if by_sql:
-        cluster.check_filters(options.pull.group, by_sql)
+    topics = sorted({queue.topic for queue in queues})
+    cluster.check_filters(options.pull.group, [replace(options.filter_of(topic), topic=topic) for topic in topics])

@@ -15,11 +15,9 @@ from typing import Final
 
 from rmqd.errors import ConfigError
 from rmqd.runtime.value_kinds import parse_duration_ms
-from rmqd.spark.session.queue_range import Filter
 from rmqd.spark.session.spark_access import suggest_name
 from rmqd.spark.source.source_offsets import Kind, OffsetBound, milliseconds_since_1970
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_SQL92, EXPRESSION_TAG, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_topic
 
@@ -168,16 +166,6 @@ def column_names(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] 
             f"unknown column {', '.join(unknown) or repr(text)}; expected one of {', '.join((*COLUMNS, *more))}"
         )
     return names
-
-
-def by_tags(text: str) -> Filter:
-    """Return a filter by tags."""
-    return Filter(EXPRESSION_TAG, tag_subscription("", text, 0).sub_string)
-
-
-def by_sql(text: str) -> Filter:
-    """Return a filter by an SQL92 condition."""
-    return Filter(EXPRESSION_SQL92, sql_subscription("", text, 0).sub_string)
 
 
 def time_ms(text: str) -> OffsetBound:

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError
 from rmqd.spark.session.queue_queries import retry_for
-from rmqd.spark.session.queue_range import Filter, QueueRange
+from rmqd.spark.session.queue_range import QueueRange
 from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
 from rmqd.spark.session.spark_process import reason_first
 from rmqd.spark.source.group_offsets import SubscribedQueues, resolve, starts_of
@@ -38,7 +38,7 @@ from rmqd.spark.source.source_options import SourceOptions, parse_options
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
 from rmqd.spark.values.schema_registry import RegistryAwayError
 from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
-from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, SUBSCRIPTION_ALL
+from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, SubscriptionData, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
@@ -95,12 +95,12 @@ class RowConditions:
         """Remove offsets outside the bounds from a range."""
         return int(max(low, self.offsets[0])), int(min(high, self.offsets[1]))
 
-    def filter(self, given: Filter) -> Filter:
+    def filter(self, given: SubscriptionData) -> SubscriptionData:
         """Return a filter by tags for the broker, if none is given."""
         tags = self.among.get("tags")
-        if tags is None or not given.takes_all or not all(map(_is_tag, tags)):
+        if not tags or not given.takes_all or not all(map(_is_tag, tags)):
             return given
-        return Filter(EXPRESSION_TAG, " || ".join(sorted(map(str, tags)))) if tags else given
+        return tag_subscription("", " || ".join(sorted(map(str, tags))), 0)
 
 
 def _is_tag(value: object) -> bool:

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqd.client.client_options import ClientOptions
 from rmqd.errors import ConfigError
 from rmqd.spark.session import spark_access as access
-from rmqd.spark.session.queue_range import Filter, PullSettings
+from rmqd.spark.session.queue_range import EVERY_MESSAGE, PullSettings
 from rmqd.spark.session.spark_access import ClientAccess, GivenOptions, flag, milliseconds, option_text, parse_positive
 from rmqd.spark.source.source_columns import (
     DEFAULT_COLUMNS,
     READ_COLUMNS,
     VALUE_COLUMNS,
     Decoding,
-    by_sql,
-    by_tags,
     column_names,
     duration,
     error_mode,
@@ -36,6 +34,7 @@ from rmqd.spark.source.source_columns import (
 from rmqd.spark.source.source_offsets import Kind, OffsetBound, offsets_bound, timestamps_bound
 from rmqd.spark.values import value_format
 from rmqd.spark.values.value_format import MISSING, ValueFormat, read_value
+from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP, check_group, retry_topic
 
@@ -120,8 +119,9 @@ class SourceOptions(Decoding):
     assigned: tuple[MessageQueue, ...] = ()
     include_retry_topic: bool = False
     """Whether the group's retry topic is read together with the topics, when it exists."""
-    subscription: Filter = field(default_factory=Filter)
-    filters: Mapping[str, Filter] = field(default_factory=dict)
+    subscription: SubscriptionData = EVERY_MESSAGE
+    """The broker-side filter, without a topic."""
+    filters: Mapping[str, SubscriptionData] = field(default_factory=dict)
     """Filters by topic; override `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group: str = ""
@@ -153,9 +153,9 @@ class SourceOptions(Decoding):
         """The group's retry topic if it is read, else an empty string."""
         return retry_topic(self.group) if self.include_retry_topic else ""
 
-    def filter_of(self, topic: str) -> Filter:
+    def filter_of(self, topic: str) -> SubscriptionData:
         """Return the broker-side filter of a topic. Retries are not filtered again."""
-        return Filter() if topic == self.retry_topic else self.filters.get(topic, self.subscription)
+        return EVERY_MESSAGE if topic == self.retry_topic else self.filters.get(topic, self.subscription)
 
     def refuse_batch_only(self) -> None:
         """Raise ConfigError if an option is set that a stream, which has no end, cannot have."""
@@ -251,10 +251,10 @@ class _Reading(GivenOptions):
             raise ConfigError(self.problems)
         return SourceOptions(**(values | limits | fields))
 
-    def _filter(self) -> Filter:
+    def _filter(self) -> SubscriptionData:
         if "sql" in self.values:
-            return self.read("sql", by_sql, Filter())
-        return self.read("tags", by_tags, Filter())
+            return self.read("sql", lambda text: sql_subscription("", text, 0), EVERY_MESSAGE)
+        return self.read("tags", lambda text: tag_subscription("", text, 0), EVERY_MESSAGE)
 
     def _starting(self, has_group: bool) -> OffsetBound | None:
         if "startingOffsets" in self.values:

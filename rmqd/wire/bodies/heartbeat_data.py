@@ -56,6 +56,10 @@ class SubscriptionData(Body, called="a subscription"):
     expression_type: str = EXPRESSION_TAG
     class_filter_mode: bool = False
 
+    @property
+    def takes_all(self) -> bool:
+        return self.expression_type == EXPRESSION_TAG and not self.tags_set
+
 
 class ConsumerData(Body, called="a consumer group"):
     """One consumer group in a heartbeat. Its subscriptions replace the broker's previous copy."""

@@ -107,7 +107,7 @@ def test_tags_are_the_brokers_filter(broker: EmbeddedBroker) -> None:
 
     def expression(*filters: Filter, **options: str) -> str:
         (part,) = planned(broker, *filters, **options)
-        return part.subscription.expression
+        return part.subscription.sub_string
 
     assert expression(paid) == "paid"
     assert expression(In(("tags",), ("paid", "open"))) == "open || paid"
