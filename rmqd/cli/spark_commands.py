@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import tempfile
 import threading
@@ -69,11 +70,11 @@ def compact(
         wanted_bytes = value_kinds.parse_size_bytes(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}; expected a size such as 128MiB", param_hint="--size") from None
-    order = group_spec.order_of(config, group, tuple(overrides or ()), any_engine=True)
+    spec = group_spec.load_spec(config, group, tuple(overrides or ()), any_engine=True)
     with _errors_of("compact"):
         check_versions()  # a group on the local engine may use an installation without Spark
-    parquet_sink.archive_to_compact(order)
-    log_setup.configure_logging(order.config.log.level, order.config.log.format)
+    parquet_sink.archive_to_compact(spec)
+    log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 
     def show_chunk(chunk: compaction.Chunk) -> None:
         what = "would become one" if dry_run else "became one"
@@ -81,11 +82,11 @@ def compact(
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
 
     with _errors_of("compact"):
-        session = group_spec.build_session(order)
+        session = group_spec.build_session(spec)
         try:
             made = parquet_sink.compact_archive(
                 session,
-                order,
+                spec,
                 older_seconds=older_seconds,
                 wanted_bytes=wanted_bytes,
                 dry_run=dry_run,
@@ -132,7 +133,7 @@ def run(group: SparkGroup = "", config: ConfigPath = None, overrides: Overrides 
 
     Example: rmqd spark run order-archive --set groups.order-archive.spark.trigger=available_now
     """
-    order = group_spec.order_of(config, group, tuple(overrides or ()))
+    spec = group_spec.load_spec(config, group, tuple(overrides or ()))
     with _errors_of("run"):
         check_versions()
     stop, force_stop = threading.Event(), threading.Event()
@@ -147,8 +148,8 @@ def run(group: SparkGroup = "", config: ConfigPath = None, overrides: Overrides 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    driver.share_import_path(order.import_path)
-    code = driver.run_group(order, stop, force_stop=force_stop)
+    driver.share_import_path(spec.import_path)
+    code = driver.run_group(spec, stop, force_stop=force_stop)
     event_loop.exit_process(128 + cut_short[0] if cut_short else code)
 
 
@@ -198,36 +199,36 @@ def submit(
         with _errors_of("submit"):
             program = submitting.find_spark_submit(spark_home)
             named = (f"groups.{group}.spark.master={master}",) if master else ()
-            order = group_spec.order_of(config, group, (*(overrides or ()), *named))
+            spec = group_spec.load_spec(config, group, (*(overrides or ()), *named))
             archive = environment or str(folder / "environment.tar.gz")
-            submission = _submission(order, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
+            submission = _submission(spec, deploy_mode, archive, is_named=bool(environment), passed=passed or [])
             if dry_run:
                 typer.echo(shlex.join(submission.command(program, folder)))
                 raise typer.Exit(ExitCode.OK)
             prepare.provide_programs()  # spark-submit logs the progress
             if submission.environment and not environment:
-                _pack(order, include or [], Path(archive))
+                _pack(spec, include or [], Path(archive))
             submitting.write_folder(submission, folder)
             code = submitting.run(submission, program, folder)
     finally:
-        submitting.remove_folder(folder)
+        shutil.rmtree(folder, ignore_errors=True)  # its files may contain passwords
     raise typer.Exit(code)
 
 
 def _submission(
-    order: group_spec.GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
+    spec: group_spec.GroupSpec, deploy_mode: str, archive: str, *, is_named: bool, passed: list[str]
 ) -> submitting.Submission:
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
-    settings = order.settings.spark
+    settings = spec.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
     environment = submitting.NO_ENVIRONMENT if is_in_image and not is_named else archive
-    conf = group_spec.session_conf(order)
-    return submitting.submission_of(order, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
+    conf = group_spec.session_conf(spec)
+    return submitting.submission_of(spec, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
 
 
-def _pack(order: group_spec.GroupSpec, include: list[Path], archive: Path) -> None:
+def _pack(spec: group_spec.GroupSpec, include: list[Path], archive: Path) -> None:
     """Write the packed environment. Raises RmqdError, OSError."""
-    settings = order.settings
+    settings = spec.settings
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
     typer.echo("rmqd spark submit: packing the executors' environment", err=True)
     left_out: list[str] = []

@@ -87,9 +87,7 @@ class GroupSpec:
         return tuple(wrap_namespace(topic, namespace) for topic in self.settings.subscriptions)
 
 
-def order_of(
-    path: Path | None, group: str = "", overrides: tuple[str, ...] = (), *, any_engine: bool = False
-) -> GroupSpec:
+def load_spec(path: Path | None, group: str, overrides: tuple[str, ...], *, any_engine: bool = False) -> GroupSpec:
     """Return the specification of the group of this name, or of the only one on Spark. Raises ConfigError.
 
     `any_engine`: whether the named group may have another engine than Spark.

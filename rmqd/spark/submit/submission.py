@@ -12,7 +12,6 @@ import os
 import pickle
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -120,11 +119,6 @@ def _write_private(path: Path, content: bytes) -> None:
 def _escaped(value: str) -> str:
     """Escape a value for Java's properties files."""
     return value.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def remove_folder(folder: Path) -> None:
-    """Remove the files of a submission, which may contain passwords."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 CLIENT: Final = "client"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.errors import ConfigError, ExitCode, RmqdError
 from rmqd.spark.engine.driver import run_group
-from rmqd.spark.session.group_spec import GroupSpec, order_of
+from rmqd.spark.session.group_spec import GroupSpec, load_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +59,11 @@ def run(spec: GroupSpec, ended: Path | None = None) -> int:
 class GroupEnd:
     """Signals when the group must end, and when it has ended."""
 
+    class Java:
+        """Names the Java interface that this class implements, for py4j."""
+
+        implements = ("java.lang.Runnable",)
+
     def __init__(self, patience_seconds: float) -> None:
         self.asked = threading.Event()
         self.forced = threading.Event()
@@ -79,7 +84,7 @@ class GroupEnd:
         gateway: Any = spark.sparkContext._gateway
         java_gateway.ensure_callback_server_started(gateway)
         self._hooks = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
-        self._hook = gateway.jvm.java.lang.Thread(_Runnable(self))  # a Java object, needed to remove the hook
+        self._hook = gateway.jvm.java.lang.Thread(self)  # a Java object, needed to remove the hook
         seconds = int(self._patience_seconds)
         self._hooks.addShutdownHook(self._hook, PRIORITY, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
 
@@ -90,24 +95,10 @@ class GroupEnd:
             with suppress(Exception):  # the JVM is exiting or has exited
                 self._hooks.removeShutdownHook(self._hook)
 
-    def wait(self) -> None:
-        """Request the end, and wait for it for a limited time."""
+    def run(self) -> None:
+        """Called by the JVM before it exits: request the end, and wait for it for a limited time."""
         self.asked.set()
         self._done.wait(self._patience_seconds)
-
-
-class _Runnable:
-    class Java:
-        """Names the Java interface that this class implements, for py4j."""
-
-        implements = ("java.lang.Runnable",)
-
-    def __init__(self, end: GroupEnd) -> None:
-        self._end = end
-
-    def run(self) -> None:
-        """Called by the JVM before it exits."""
-        self._end.wait()
 
 
 def _spec(asked: argparse.Namespace) -> GroupSpec:
@@ -116,7 +107,7 @@ def _spec(asked: argparse.Namespace) -> GroupSpec:
         spec = pickle.loads(asked.order.read_bytes())
         assert isinstance(spec, GroupSpec)
         return spec
-    return order_of(asked.config, asked.group, tuple(asked.set))
+    return load_spec(asked.config, asked.group, tuple(asked.set))
 
 
 def _parser() -> argparse.ArgumentParser:

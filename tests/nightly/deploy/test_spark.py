@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.spark.session.group_spec import GroupSpec, order_of, session_conf
+from rmqd.spark.session.group_spec import GroupSpec, load_spec, session_conf
 from rmqd.spark.submit import submission, submitted
 from tests.nightly.deploy.test_spark_manifest import FOLDER, manifests
 
@@ -51,5 +51,5 @@ def test_what_a_session_must_have_is_in_the_manifest(tmp_path: Path) -> None:
     path.write_text(config_map["data"]["rmqd.yaml"])
     conf = application["spec"]["sparkConf"]
 
-    assert session_conf(order_of(path))["spark.speculation"] == conf["spark.speculation"] == "false"
+    assert session_conf(load_spec(path, "", ()))["spark.speculation"] == conf["spark.speculation"] == "false"
     assert conf["spark.pyspark.python"] == submission.IMAGE_PYTHON

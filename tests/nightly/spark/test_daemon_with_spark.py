@@ -255,9 +255,9 @@ async def run_what_is_there(config: Path, spark: SparkSession) -> None:
     """The group archive in this process, until it has no more to do."""
     from rmqd.spark.engine.group_run import GroupRun
     from rmqd.spark.engine.spark_parts import SparkParts
-    from rmqd.spark.session.group_spec import order_of
+    from rmqd.spark.session.group_spec import load_spec
 
-    order = order_of(config, "archive", ("groups.archive.spark.trigger=available_now",))
+    order = load_spec(config, "archive", ("groups.archive.spark.trigger=available_now",))
     parts, clock = SparkParts(order, SystemClock()), SystemClock()
     parts.session = lambda on_progress: Lent(spark)  # type: ignore[method-assign, assignment, return-value]
     await GroupRun(order, parts, clock).run()

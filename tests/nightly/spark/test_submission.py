@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from rmqd.errors import ConfigError
-from rmqd.spark.session.group_spec import order_of, session_conf
+from rmqd.spark.session.group_spec import load_spec, session_conf
 from rmqd.spark.submit.submission import Submission, submission_of, write_folder
 from tests.cli.command import rmqd
 
@@ -42,7 +42,7 @@ def config_file(
 def submission(tmp_path: Path, *, environment: str = "environment.tar.gz", **asked: Any) -> Submission:
     """For the group of a configuration of which some is said."""
     said = {key: asked.pop(key) for key in ("master", "checkpoint", "conf") if key in asked}
-    order = order_of(config_file(tmp_path, **said), "mailer")
+    order = load_spec(config_file(tmp_path, **said), "mailer", ())
     return submission_of(order, session_conf(order), environment=environment, **asked)
 
 
@@ -166,7 +166,7 @@ def test_a_machine_alone_is_no_cluster(tmp_path: Path) -> None:
 def test_a_checkpoint_is_a_url_or_a_folder_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.chdir(tmp_path)
     for said, meant in ((url, url), ("state/it", f"{tmp_path}/state/it"), ("/var/lib/it", "/var/lib/it")):
-        settings = order_of(config_file(tmp_path, checkpoint=said), "mailer").settings
+        settings = load_spec(config_file(tmp_path, checkpoint=said), "mailer", ()).settings
         assert settings.spark is not None
         assert settings.spark.checkpoint == meant
 
@@ -230,10 +230,10 @@ def test_what_would_take_the_place_of_ours_is_refused(tmp_path: Path) -> None:
 
 def test_a_group_that_is_not_on_spark_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"groups\.shop\.engine: local does not run on Spark; expected spark"):
-        order_of(config_file(tmp_path), "shop")
+        load_spec(config_file(tmp_path), "shop", ())
     with pytest.raises(ConfigError, match="unknown group male; expected one of the groups on Spark: mailer"):
-        order_of(config_file(tmp_path), "male")
-    assert order_of(config_file(tmp_path)).name == "mailer"
+        load_spec(config_file(tmp_path), "male", ())
+    assert load_spec(config_file(tmp_path), "", ()).name == "mailer"
 
 
 def test_the_command_line_is_shown_and_nothing_is_run(tmp_path: Path) -> None:
