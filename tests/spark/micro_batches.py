@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
 
 from rmqd.spark.session.queue_range import QueueRange
 from rmqd.spark.source.source_format import RocketMQSource
@@ -37,7 +38,7 @@ class Query:
     def __init__(self, checkpoint: Checkpoint, options: dict[str, str], *, available_now: bool = False) -> None:
         source = RocketMQSource(options)
         source.schema()
-        reader = pickle.loads(pickle.dumps(source)).stream_reader()
+        reader = pickle.loads(pickle.dumps(source)).streamReader(StructType())
         pickle.dumps(reader)  # Spark's planner sends it to executors
         assert isinstance(reader, RocketMQStreamReader)
         self.reader = reader

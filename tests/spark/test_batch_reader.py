@@ -57,7 +57,7 @@ def test_a_topic_is_read_whole_and_in_its_queues_order(broker: EmbeddedBroker) -
 def test_spark_shows_the_reason_alone(broker: EmbeddedBroker, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of thirty lines with the reason at their end; Spark asks for that by a variable of its process."""
     source = RocketMQSource({"nameserver": broker.nameserver, "subscribe": "absent"})
-    reader: Any = source.reader(StructType()) if name == "partitions" else source.stream_reader()
+    reader: Any = source.reader(StructType()) if name == "partitions" else source.streamReader(StructType())
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("pyspark.daemon", None))
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     with pytest.raises(RmqdError, match="absent"):

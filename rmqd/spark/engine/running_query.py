@@ -138,8 +138,9 @@ class RunningQuery:
 
         Raises QueryFailedError if Spark does not answer.
         """
+        query = self._query
         try:
-            return await self._thread.call(self._is_idle)
+            return await self._thread.call(lambda: not query.isActive or not query.status["isTriggerActive"])
         except Exception as error:  # noqa: BLE001 as above
             raise query_error(error) from None
 
@@ -149,9 +150,6 @@ class RunningQuery:
             await self._thread.call(self._query.stop)
         except Exception:  # noqa: BLE001 it failed or hangs: `wait` reports the failure, and the session ends next
             return
-
-    def _is_idle(self) -> bool:
-        return not self._query.isActive or not self._query.status["isTriggerActive"]
 
 
 def query_error(error: BaseException) -> QueryFailedError:

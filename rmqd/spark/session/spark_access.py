@@ -132,11 +132,6 @@ class ClientAccess:
     options: ClientOptions
     has_references: bool = False
 
-    @property
-    def nameserver(self) -> str:
-        """The name servers, for display."""
-        return self.options.shown_nameserver
-
     def client_options(self) -> ClientOptions:
         """Return the client's options, with references resolved in this process. Raises RmqdError if that fails."""
         if not self.has_references:

@@ -254,7 +254,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark creates a new writer for each batch."""
+    """The writer of a streaming query. Spark creates a new writer for each batch. A commit has nothing left to do."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -262,9 +262,6 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
         """Called on executors, for each partition of each batch."""
         return _write(iterator, self._options, "")
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Do nothing: all rows of the batch are already stored."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log how many messages were stored. The repeated batch sends them again."""

@@ -146,7 +146,7 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
             records.add(reply, low, high, origin)
             if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
                 yield builder.finish()
-        lost += puller.lost
+        lost += puller.plan.lost
     if builder.records:
         yield builder.finish()
     return lost
@@ -158,18 +158,14 @@ class RangePuller:
     def __init__(self, queue_range: QueueRange) -> None:
         self._range = queue_range
         self._timeout_seconds = queue_range.pull.timeout_seconds
-        self._plan = RangePlan(queue_range, queue_range.access.credentials())
+        self.plan = RangePlan(queue_range, queue_range.access.credentials())
         self._connection: PullConnection | None = None
         self._replies: dict[int | None, RemotingCommand] = {}  # key: opaque of the pull
-
-    @property
-    def lost(self) -> int:
-        return self._plan.lost
 
     def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
         """Yield the responses with messages, each with the first wanted offset and the offset after the last one."""
         try:
-            while self._plan.more:
+            while self.plan.more:
                 found: list[tuple[FramedReply, int, int]] = []
                 try:
                     self._ask()
@@ -178,7 +174,7 @@ class RangePuller:
                     self._ask()  # the broker answers while the received messages are decoded
                 except RmqdError as error:
                     self._disconnect()
-                    self._plan.failed(error, time.monotonic())
+                    self.plan.failed(error, time.monotonic())
                 yield from found
             if self._connection is not None:
                 keep_connection(self._connection)
@@ -188,7 +184,7 @@ class RangePuller:
 
     def _ask(self) -> None:
         """Pause and query the route if the plan requires it, and keep enough pulls in flight."""
-        plan = self._plan
+        plan = self.plan
         if pause := plan.take_pause():
             time.sleep(pause)
         if plan.wants_route:
@@ -210,7 +206,7 @@ class RangePuller:
 
     def _await_first(self) -> None:
         """Wait for the first span's response. Responses for other spans that arrive meanwhile are kept."""
-        spans = self._plan.spans
+        spans = self.plan.spans
         asked = {span.opaque for span in spans}
         while self._connection is not None and spans and spans[0].opaque not in self._replies:
             for reply in self._connection.receive(self._timeout_seconds):
@@ -222,7 +218,7 @@ class RangePuller:
 
         Append responses with messages to `found`, which keeps them if a later one raises.
         """
-        plan = self._plan
+        plan = self.plan
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
             first = plan.spans[0].low
             framed = FramedReply(reply.payload, reply.body_start)

@@ -9,7 +9,7 @@ is used only on request.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
@@ -20,7 +20,6 @@ from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
     InputPartition,
 )
 from pyspark.sql.types import StructType
@@ -49,8 +48,6 @@ if TYPE_CHECKING:
 # brokers search by time as if messages were stored in order of time, but their clocks may have been set back
 CLOCK_SLACK_MS: Final = 5000
 QUEUE_COLUMNS: Final = ("topic", "source_topic", "broker", "queue_id")
-
-
 _ANY: Final = (-math.inf, math.inf)
 
 
@@ -194,9 +191,6 @@ class RocketMQSource(DataSource):
     def name(cls) -> str:
         return "rocketmq"
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-
     def schema(self) -> str:
         """Return the columns; called by `load()`. Raises ConfigError with all problems of the options."""
         with reason_first():
@@ -207,10 +201,7 @@ class RocketMQSource(DataSource):
         options = self._parsed_for(schema)
         return PushdownBatchReader(options) if options.pushdown else RocketMQBatchReader(options)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return self.stream_reader(schema)
-
-    def stream_reader(self, schema: StructType | None = None) -> RocketMQStreamReader:
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader:
         """Return a stream reader. It opens no connection until it is used."""
         options = self._parsed_for(schema)
         with reason_first():
@@ -242,11 +233,11 @@ class RocketMQSource(DataSource):
                 raise ConfigError([f"valueRegistry: {error}"]) from None
         return replace(options, value=self._pinned)
 
-    def _parsed_for(self, schema: StructType | None) -> SourceOptions:
+    def _parsed_for(self, schema: StructType) -> SourceOptions:
         """Return the options, with the columns of a reader's own schema, if given, instead of `columns`."""
         with reason_first():
             options = self._parsed()
-            if schema is None or not schema.fields:
+            if not schema.fields:
                 return options
             fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
             names = names_of_schema(fields, options.value)

@@ -184,9 +184,6 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called when the next batch is planned; usually `latestOffset` has already committed the offsets."""
         self._group.commit(Offsets.of(end).positions)
 
-    def stop(self) -> None:
-        """Do nothing: Spark usually kills the process at the end of a query without calling this."""
-
     def _is_held(self) -> bool:
         return bool(self._options.drain_file) and Path(self._options.drain_file).exists()
 

@@ -120,4 +120,4 @@ def test_tags_are_the_brokers_filter(broker: EmbeddedBroker) -> None:
 def test_a_stream_has_no_pushdown(broker: EmbeddedBroker) -> None:
     """Spark asks a batch reader alone."""
     with pytest.raises(ConfigError, match="pushdown: Spark supports it only for"):
-        RocketMQSource({"nameserver": "n:1", "subscribe": "orders", "pushdown": "true"}).stream_reader()
+        RocketMQSource({"nameserver": "n:1", "subscribe": "orders", "pushdown": "true"}).streamReader(StructType())
