@@ -111,7 +111,7 @@ def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> st
     PostgreSQL shows rows, are never included.
     """
     error = _of_driver(error)
-    text = _first_line(_until_unknown_quote(words_of(error), frozenset(names)))
+    text = _first_line(_until_unknown_quote(message_of(error), frozenset(names)))
     known = {str(value) for value in values if value is not None} - {""}
     for value in sorted(known, key=len, reverse=True):  # one value may be the start of another
         if value in text:
@@ -127,7 +127,7 @@ def error_text(error: Any, names: Iterable[str], values: Iterable[object]) -> st
 def connection_error_text(error: Any) -> str:
     """Return the error of a failed connection, which cannot contain values of a body."""
     error = _of_driver(error)
-    return f"{_title(error)}: {_first_line(words_of(error))}"
+    return f"{_title(error)}: {_first_line(message_of(error))}"
 
 
 def _of_driver(error: Any) -> Any:
@@ -160,7 +160,7 @@ def null_column(error: Any) -> str | None:
         name = getattr(getattr(error, "diag", None), "column_name", None)
         return name if isinstance(name, str) else None
     if number_of(error) in (1048, 1364) or sqlite_name_of(error) == "SQLITE_CONSTRAINT_NOTNULL":
-        found = _NULL.search(words_of(error))
+        found = _NULL.search(message_of(error))
         return found[1].rpartition(".")[2] if found else None
     return None
 
@@ -170,7 +170,7 @@ def _title(error: Any) -> str:
     return f"{type(error).__name__}{f' {code}' if code else ''}"
 
 
-def words_of(error: Any) -> str:
+def message_of(error: Any) -> str:
     """Return the database's message, which may contain values of a body."""
     primary = getattr(getattr(error, "diag", None), "message_primary", None)  # without PostgreSQL's DETAIL
     if primary is None:

@@ -37,7 +37,7 @@ def prepare() -> Java:
     Without a log configuration, Spark starts with four lines about that and about Hadoop's native library. A log
     configuration in the environment or in Spark's configuration folder is kept. Raises errors of `provide_programs`.
     """
-    if not _is_told_how_to_log():
+    if not _has_log_configuration():
         os.environ.setdefault(LOGGING, str(QUIET_LOG_CONFIG))
     return provide_programs()
 
@@ -52,7 +52,7 @@ def provide_programs() -> Java:
     return provide_java()
 
 
-def _is_told_how_to_log() -> bool:
+def _has_log_configuration() -> bool:
     """Return whether Spark's configuration folder has a file for log4j, which the environment would override."""
     folder = os.environ.get("SPARK_CONF_DIR")
     if not folder:
@@ -116,7 +116,7 @@ def find_java(environ: Mapping[str, str]) -> Java:
 
 
 def _checked(program: Path, source: str, name: str) -> Java:
-    version, modules = _ask(program, name)
+    version, modules = _version_and_modules(program, name)
     major = int(version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0])  # "1.8.0_402" is Java 8
     if major < MIN_JAVA:
         raise RmqdError(f"Spark needs Java {MIN_JAVA} or later, but {name} is Java {version}; {_cure()}")
@@ -124,19 +124,19 @@ def _checked(program: Path, source: str, name: str) -> Java:
 
 
 @functools.cache
-def _ask(program: Path, name: str) -> tuple[str, str]:
+def _version_and_modules(program: Path, name: str) -> tuple[str, str]:
     """Return the version, and the output of --list-modules; empty for Java 8 and earlier, which lack this option."""
-    said = _say(program, name, "--list-modules")
-    if found := _MODULE.search(said):
-        return found[1], said
-    said = _say(program, name, "-version")
-    if found := _OLD_VERSION.search(said):
+    output = _output_of(program, name, "--list-modules")
+    if found := _MODULE.search(output):
+        return found[1], output
+    output = _output_of(program, name, "-version")
+    if found := _OLD_VERSION.search(output):
         return found[1], ""
-    first = next(filter(None, map(str.strip, said.splitlines())), "it prints nothing")
+    first = next(filter(None, map(str.strip, output.splitlines())), "it prints nothing")
     raise RmqdError(f"{name} does not run as a Java: {first}; {_cure()}")
 
 
-def _say(program: Path, name: str, option: str) -> str:
+def _output_of(program: Path, name: str, option: str) -> str:
     try:
         done = subprocess.run([program, option], capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

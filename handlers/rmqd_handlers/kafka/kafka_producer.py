@@ -176,7 +176,7 @@ class KafkaProducer:
             failure = await client.produce(record, partial(reports.note, place))
             if failure is not None and failure.is_of_topic and record.topic not in asked:
                 asked.add(record.topic)
-                await self._ask_anew(record.topic)
+                await self._look_up_again(record.topic)
                 failure = await client.produce(record, partial(reports.note, place))
             if failure is not None:
                 reports.note(place, failure)
@@ -186,7 +186,7 @@ class KafkaProducer:
             await reports.are_all_there()
         return reports.failures
 
-    async def _ask_anew(self, topic: str) -> None:
+    async def _look_up_again(self, topic: str) -> None:
         """Query a failed topic again: the client refuses it for minutes unless it learns that the topic works."""
         from confluent_kafka import KafkaException
 
@@ -205,7 +205,7 @@ class _Client:
         log = logging.getLogger(f"{__name__}.client")
         self.kafka = Producer({**settings, "error_cb": self._note_trouble}, logger=log)
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._hear, name="kafka handler: reports", daemon=True)
+        self._thread = threading.Thread(target=self._poll_reports, name="kafka handler: reports", daemon=True)
         self._thread.start()
 
     async def close(self) -> None:
@@ -250,7 +250,7 @@ class _Client:
     def _note_fatal(self, error: KafkaError) -> None:
         self.is_broken = self.is_broken or error.fatal() or error.code() == error._FATAL
 
-    def _hear(self) -> None:
+    def _poll_reports(self) -> None:
         from confluent_kafka import KafkaException
 
         while not self._ending.is_set():

@@ -142,7 +142,7 @@ class Generations:
         self._held: dict[MessageQueue, int] = {}
         self._done: ByQueue = {}  # the checkpoint's offsets at the last read
         self._done_at = -math.inf
-        self._looks: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
+        self._snapshots: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
 
     def current(self) -> Generation:
         """Return the generation for the next query. Call it before each query, while no other engine runs the group."""
@@ -183,11 +183,11 @@ class Generations:
             if any(at != self._done[queue] for queue, at in stored.items()):
                 self._look_up_done()  # read after the answer: by then the checkpoint has all that the query committed
             done = self._done
-            changed = moved_offsets(done, self._held, stored) or self._unheard(stored, done)
+            changed = moved_offsets(done, self._held, stored) or self._ignored_commits(stored, done)
             if changed:
                 self.note(changed)
                 return changed
-            self._look(stored, done)
+            self._raise_held(stored, done)
             if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_INTERVAL_SECONDS:
                 self._write(replace(self._note, held=dict(self._held)))
             answers_of_existing(asked)
@@ -252,7 +252,7 @@ class Generations:
             answers_of_existing(self._cluster.commit(self._spec.group, note.starting))
             self._write(replace(note, told=True))
         self._held = dict(self._note.held)
-        self._looks.clear()
+        self._snapshots.clear()
         self._done_at = -math.inf
         url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
         return Generation(self._number, url, note.starting)
@@ -263,15 +263,15 @@ class Generations:
             self._folder.delete(self._path(number))
             log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=KEPT_GENERATIONS)
 
-    def _unheard(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
+    def _ignored_commits(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
         """Repeat the commits that brokers have lost. Return the queues whose broker ignores them: a reset is pending.
 
         A killed broker returns an old offset, and accepts a new commit. A broker with a reset that no pull has fetched
         returns the reset's offset, answers commits with success, and does not store them.
         """
-        if not self._looks:
+        if not self._snapshots:
             return {}
-        _, had, had_done = self._looks[-1]
+        _, had, had_done = self._snapshots[-1]
         # lost: the stored offset is the same as at the last check, although the checkpoint was already above it then
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
@@ -280,17 +280,17 @@ class Generations:
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
-    def _look(self, stored: ByQueue, done: ByQueue) -> None:
+    def _raise_held(self, stored: ByQueue, done: ByQueue) -> None:
         """Raise `held` to the offsets that brokers had BROKER_FLUSH_SECONDS ago and still have.
 
         Both conditions are needed. A broker that does not answer may have been killed at any time since its last
         answer; a broker with a lower offset than before was killed in between.
         """
         now = time.monotonic()
-        self._looks.append((now, stored, done))
-        while len(self._looks) > 1 and self._looks[1][0] <= now - BROKER_FLUSH_SECONDS:
-            self._looks.popleft()
-        at, had, _ = self._looks[0]
+        self._snapshots.append((now, stored, done))
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= now - BROKER_FLUSH_SECONDS:
+            self._snapshots.popleft()
+        at, had, _ = self._snapshots[0]
         if at <= now - BROKER_FLUSH_SECONDS:
             self._held |= {queue: offset for queue, offset in had.items() if stored.get(queue, -1) >= offset}
 

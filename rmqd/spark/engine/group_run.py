@@ -145,7 +145,7 @@ class GroupRun:
                 helpers.append(asyncio.create_task(claim_store.watch(), name="claim store"))
             await self._unless_stopped(membership.store_start_offsets())
             began = self._clock.monotonic()
-            session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._heard)))
+            session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._on_progress)))
             self._log.info("spark.session_started", seconds=round(self._clock.monotonic() - began, 1))
             await self._run_queries(session, thread)
         finally:
@@ -155,7 +155,7 @@ class GroupRun:
             if self._is_member:
                 self._log.info("group.left")
             if session is not None and not self._force_stop.is_set():  # otherwise the session ends with this process
-                await self._patiently(thread.call(session.stop), "Spark")
+                await self._within_time_limit(thread.call(session.stop), "Spark")
             thread.end()
 
     async def _run_queries(self, session: Any, thread: SingleThread) -> None:
@@ -174,8 +174,8 @@ class GroupRun:
                     is_over = await self._run_query(query, checkpoints, asking)
                 finally:
                     self._is_handling = False
-                    await self._patiently(query.stop(), "the query")
-                    await self._patiently(asking.call(checkpoints.finish), "the last commit")
+                    await self._within_time_limit(query.stop(), "the query")
+                    await self._within_time_limit(asking.call(checkpoints.finish), "the last commit")
         finally:
             asking.end()
 
@@ -287,7 +287,7 @@ class GroupRun:
         self._gate.hold()
         self._moved.set()
 
-    def _heard(self, progress: BatchProgress) -> None:
+    def _on_progress(self, progress: BatchProgress) -> None:
         call_in_loop(self._loop, lambda: self._batch_done(progress))
 
     def _batch_done(self, progress: BatchProgress) -> None:
@@ -310,7 +310,7 @@ class GroupRun:
         finally:
             await _ended(task, stop)
 
-    async def _patiently(self, work: Coroutine[Any, Any, None], what: str) -> None:
+    async def _within_time_limit(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step at the end, for a limited time. If it fails or hangs, log that and continue."""
         seconds = FORCED_STOP_SECONDS if self._force_stop.is_set() else END_SECONDS
         try:

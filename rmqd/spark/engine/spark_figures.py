@@ -142,7 +142,7 @@ class DriverFigures:
             for queue, position in self._positions.items()
         }
 
-    def queues_are(self, topic: str, lags: Iterable[QueueLag]) -> None:
+    def set_queues(self, topic: str, lags: Iterable[QueueLag]) -> None:
         """Record the brokers' answer about the queues of a topic, which may be the group's retry topic."""
         self._unknown.pop(topic, None)
         self._answered.add(topic)
@@ -152,7 +152,7 @@ class DriverFigures:
         for queue, lag in found.items():
             self._queues.setdefault(queue, _Queue(self._clock)).is_at(lag)
 
-    def queues_unknown(self, topic: str, reason: str) -> None:
+    def set_queues_unknown(self, topic: str, reason: str) -> None:
         """Record that brokers did not answer for a topic."""
         self._unknown[topic] = reason
 
@@ -213,7 +213,7 @@ class DriverFigures:
         topic = topics[0] if is_retry and len(topics) == 1 else queue.topic
         entry = self._queues[queue]
         stall, lag = self._stall(queue, entry, paused), entry.lag
-        self._tell(queue, entry, stall)
+        self._log_stall(queue, entry, stall)
         entry.note("stuck" if stall is not None else "paused" if paused else work if lag.lag else "waiting")
         return QueueSnapshot(
             topic=topic,
@@ -231,7 +231,7 @@ class DriverFigures:
             stall=stall,
         )
 
-    def _tell(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
+    def _log_stall(self, queue: MessageQueue, entry: _Queue, stall: Problem | None) -> None:
         """Log once when a queue stalls, and once when it recovers."""
         told, entry.told = entry.told, "" if stall is None else stall.cause
         if stall is not None and stall.cause != told:

@@ -81,14 +81,14 @@ class QueuePlaces:
             lag = await self._reader.lag(topic)
         except RouteNotFoundError as error:
             if topic == retry_topic(self._group):
-                self._figures.queues_are(topic, ())  # the broker creates it at the group's first heartbeat
+                self._figures.set_queues(topic, ())  # the broker creates it at the group's first heartbeat
             else:
-                self._figures.queues_unknown(topic, str(error))
+                self._figures.set_queues_unknown(topic, str(error))
         except RmqdError as error:
             log.debug("lag.unknown", topic=topic, error=str(error))
-            self._figures.queues_unknown(topic, str(error))
+            self._figures.set_queues_unknown(topic, str(error))
         else:
-            self._figures.queues_are(topic, lag.queues)
+            self._figures.set_queues(topic, lag.queues)
 
 
 STORE_POLL_SECONDS: Final = 5.0

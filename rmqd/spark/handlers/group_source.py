@@ -84,7 +84,7 @@ class WatchedOffsets(GroupOffsets):
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
         return False  # the driver itself is the group's only member
 
-    def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+    def _make_retry_topics(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
         """Do nothing: after the driver's heartbeats, brokers create the retry topic."""
 
 

@@ -39,7 +39,7 @@ DELTA_CONF: Final = (
 _SOURCE: Final = "rmqd_batch"
 _LATEST: Final = "rmqd_latest"
 _ROW: Final = "rmqd_row"
-_LOOKED_THROUGH: Final = 100  # commits, from the newest; includes the sink's last commit unless others wrote 100 since
+_MAX_COMMITS: Final = 100  # commits, from the newest; includes the sink's last commit unless others wrote 100 since
 _NOT_FOR_THIS_SPARK: Final = tuple(
     f"java.lang.{name}Error" for name in ("NoSuchMethod", "NoSuchField", "NoClassDefFound", "IncompatibleClassChange")
 )
@@ -77,7 +77,7 @@ class DeltaTable:
         if problems:
             raise ConfigError(problems)
         self._appending(self._spark.createDataFrame([], schema)).mode("ignore").save(self._sink.path)
-        found = self._look().schema
+        found = self._read_table().schema
         there = found.fieldNames()
         missing = [name for name in schema.fieldNames() if name.lower() not in map(str.lower, there)]
         if missing and not self._evolves:
@@ -109,7 +109,7 @@ class DeltaTable:
             self._appending(frame).options(**_named(batch)).save(self._sink.path)
         self._may_be_repeated = False
 
-    def _look(self) -> DataFrame:
+    def _read_table(self) -> DataFrame:
         """Return the table after a test read, which fails if Delta Lake was built for another Spark version."""
         table = self._spark.read.format("delta").load(self._sink.path)
         try:
@@ -133,7 +133,7 @@ class DeltaTable:
         return writer.partitionBy(*self._sink.partition_by) if self._sink.partition_by else writer
 
     def _is_written(self, batch: MicroBatch) -> bool:
-        history = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_LOOKED_THROUGH}")
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_MAX_COMMITS}")
         for (noted,) in history.select("userMetadata").collect():
             words = (noted or "").split()
             if len(words) != 4 or words[:2] != ["rmqd", batch.query]:
@@ -157,7 +157,7 @@ class DeltaTable:
                 self._see_one_of_each_key(rows, batch)
             rows.createOrReplaceTempView(_SOURCE)
             evolving = "WITH SCHEMA EVOLUTION " if self._evolves else ""
-            with _told(rows.sparkSession, _named(batch)):
+            with _attributed(rows.sparkSession, _named(batch)):
                 rows.sparkSession.sql(
                     f"MERGE {evolving}INTO {self._table} AS t USING {_SOURCE} AS s "
                     f"ON {' AND '.join(f't.{name} <=> s.{name}' for name in map(_quoted, self._sink.keys))} "
@@ -197,7 +197,7 @@ def _named(batch: MicroBatch) -> dict[str, str]:
 
 
 @contextmanager
-def _told(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
+def _attributed(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
     """Attribute the session's statements to a batch, inside this context."""
     for name, value in options.items():
         session.conf.set(_SESSION[name], value)

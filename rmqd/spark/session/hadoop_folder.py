@@ -49,7 +49,7 @@ class HadoopFolder:
         self._make_path: Any = java.org.apache.hadoop.fs.Path
         path = self._make_path(url)
         configuration = spark.sparkContext._jsc.hadoopConfiguration()
-        with_checksums = _told("open", url, lambda: path.getFileSystem(configuration))
+        with_checksums = _attempt("open", url, lambda: path.getFileSystem(configuration))
         # the local file system with checksums would add a hidden file for each file
         self._files: Any = with_checksums.getRaw() if _scheme(with_checksums) == "file" else with_checksums
         self._base: Any = self._files.makeQualified(path)
@@ -75,16 +75,16 @@ class HadoopFolder:
         return HadoopFolder(self._spark, self._make_path(parent or self._base, name).toString())
 
     def make(self, path: str = "") -> None:
-        _told("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
+        _attempt("make", path or self.url, lambda: self._files.mkdirs(self._at(path)))
 
     def exists(self, path: str) -> bool:
-        return _told("look for", path, lambda: bool(self._files.exists(self._at(path))))
+        return _attempt("look for", path, lambda: bool(self._files.exists(self._at(path))))
 
     def names(self, path: str = "") -> list[str]:
         """Return the names in a folder, sorted; empty if it is missing."""
         if not self.exists(path):
             return []
-        return sorted(str(one.getPath().getName()) for one in _told("list", path, lambda: self._list(path)))
+        return sorted(str(one.getPath().getName()) for one in _attempt("list", path, lambda: self._list(path)))
 
     def files(self, path: str = "") -> list[str]:
         """Return the paths of all files below a folder, sorted; empty if it is missing."""
@@ -104,14 +104,14 @@ class HadoopFolder:
                 found[name] = FileFacts(int(status.getLen()), int(status.getModificationTime()))
             return found
 
-        return _told("list", path, below)
+        return _attempt("list", path, below)
 
     def read(self, path: str) -> bytes:
         def content() -> bytes:
             with contextlib.closing(self._files.open(self._at(path))) as stream:
                 return bytes(stream.readAllBytes())
 
-        return _told("read", path, content)
+        return _attempt("read", path, content)
 
     def put(self, path: str, content: bytes) -> None:
         """Write a file atomically, replacing an existing file."""
@@ -127,7 +127,7 @@ class HadoopFolder:
         try:
             if self.local_path:  # a local rename would replace the file
                 return _link(f"{self.local_path}/{temporary}", f"{self.local_path}/{path}")
-            return _told("write", path, lambda: self._rename(source, destination))
+            return _attempt("write", path, lambda: self._rename(source, destination))
         finally:
             self.delete(temporary)
 
@@ -142,7 +142,7 @@ class HadoopFolder:
             self._files.mkdirs(destination.getParent())
             return self._rename(source, destination) or self._replace(source, destination)
 
-        if not _told("move", path, rename):
+        if not _attempt("move", path, rename):
             raise RmqdError(f"{path} could not be moved from {self.url} to {target_path} in {target.url}")
 
     def _write_beside(self, path: str, content: bytes) -> str:
@@ -153,7 +153,7 @@ class HadoopFolder:
             with contextlib.closing(self._files.create(self._at(temporary), True)) as stream:
                 stream.write(bytearray(content))
 
-        _told("write", temporary, write)
+        _attempt("write", temporary, write)
         folder = path.rpartition("/")[0]
         if folder not in self._cleared:
             self._cleared.add(folder)
@@ -165,7 +165,7 @@ class HadoopFolder:
         """Delete temporary files of writers that died during a write, by the file system's own clock."""
         modified_ms = {
             str(one.getPath().getName()): int(one.getModificationTime())
-            for one in _told("list", folder, lambda: self._list(folder))
+            for one in _attempt("list", folder, lambda: self._list(folder))
             if _TEMPORARY.fullmatch(str(one.getPath().getName()))
         }
         now_ms = modified_ms.get(temporary.rpartition("/")[2], 0)
@@ -202,7 +202,7 @@ class HadoopFolder:
 
     def delete(self, path: str) -> None:
         """Delete a file, or a folder with its content. A missing one is not an error."""
-        _told("delete", path, lambda: self._files.delete(self._at(path), True))
+        _attempt("delete", path, lambda: self._files.delete(self._at(path), True))
 
     def _list(self, path: str) -> Any:
         return self._files.listStatus(self._at(path))
@@ -228,7 +228,7 @@ def _scheme(file_system: Any) -> str:
     return str(file_system.getUri().getScheme())
 
 
-def _told(what: str, path: str, work: Callable[[], T]) -> T:
+def _attempt(what: str, path: str, work: Callable[[], T]) -> T:
     with java_errors(f"cannot {what} {path}"):
         return work()
 

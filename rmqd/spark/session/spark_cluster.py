@@ -97,7 +97,7 @@ class Cluster:
     def __init__(self, access: ClientAccess) -> None:
         log_to_stderr()
         options = access.client_options()
-        self._looked_at: dict[str, float] = {}
+        self._refreshed_at: dict[str, float] = {}
         self._loop = asyncio.new_event_loop()
         # a daemon thread, because Spark ends its Python processes without notice
         self._thread = threading.Thread(target=self._loop.run_forever, name="rmqd.spark", daemon=True)
@@ -318,8 +318,8 @@ class Cluster:
         """Look up a topic's route. Refresh it, but not at every query, while it has no master."""
         routes, topic, now = self._client.routes, queue.topic, time.monotonic()
         await routes.lookup(topic)
-        if routes.master(queue.broker_name) is None and now - self._looked_at.get(topic, -math.inf) >= ROUTE_SECONDS:
-            self._looked_at[topic] = now
+        if routes.master(queue.broker_name) is None and now - self._refreshed_at.get(topic, -math.inf) >= ROUTE_SECONDS:
+            self._refreshed_at[topic] = now
             await routes.refresh(topic)
 
     @staticmethod

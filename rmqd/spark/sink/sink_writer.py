@@ -250,7 +250,7 @@ class RocketMQWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log how many messages were stored. They cannot be removed from the topic."""
-        _tell_stored(messages, "")
+        _log_stored(messages, "")
 
 
 class RocketMQStreamWriter(DataSourceStreamArrowWriter):
@@ -265,7 +265,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Log how many messages were stored. The repeated batch sends them again."""
-        _tell_stored(messages, str(batchId))
+        _log_stored(messages, str(batchId))
 
 
 def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> StoredRows:
@@ -286,7 +286,7 @@ def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) 
     return StoredRows(total, total_bytes)
 
 
-def _tell_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:
+def _log_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:
     log_to_stderr()
     stored = sum(message.messages for message in messages if isinstance(message, StoredRows))
     log.warning("spark.write_failed", batch=batch, stored=stored, note="at least these messages are in the topic")

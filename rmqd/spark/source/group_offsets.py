@@ -45,7 +45,7 @@ class SubscribedQueues:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._known: frozenset[MessageQueue] = frozenset()
-        self._looked_at: float | None = None
+        self._refreshed_at: float | None = None
         self._gone: frozenset[str] = frozenset()
 
     def now(self, cluster: Cluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
@@ -71,15 +71,15 @@ class SubscribedQueues:
                     del answers.failed[queue]
             found = all_answers(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)
-        self._looked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
         return self._known
 
     def refreshed(self, cluster: Cluster) -> frozenset[MessageQueue]:
         """Return the queues, refreshed if the last refresh is `routeRefreshMs` ago and a name server answers."""
         options, now = self._options, time.monotonic()
-        if self._looked_at is not None and now - self._looked_at < options.route_refresh_seconds:
+        if self._refreshed_at is not None and now - self._refreshed_at < options.route_refresh_seconds:
             return self._known
-        self._looked_at = now
+        self._refreshed_at = now
         if options.assigned:
             self._known = frozenset(options.assigned)
             return self._known
@@ -189,11 +189,11 @@ class GroupOffsets:
         self._committed_offsets: dict[MessageQueue, int] = {}  # offsets that need no commit
         self._stored: dict[MessageQueue, int] = {}  # offsets of the brokers, as last read or committed
         self._away_until: dict[MessageQueue, float] = {}
-        self._showing: set[str] = set()  # the brokers that have the group's retry topic
-        self._rests_until = 0.0
+        self._with_retry_topic: set[str] = set()  # the brokers that have the group's retry topic
+        self._paused_until = 0.0
         self._failing = False
         self._warned_at: dict[str, float] = {}
-        self._looked_at_members: float | None = None
+        self._members_read_at: float | None = None
         self._in_use = False
         self._has_warned = False  # whether it is logged that nothing is committed
 
@@ -236,31 +236,31 @@ class GroupOffsets:
         self._committed_offsets |= taken
         self._stored |= taken
         self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + PAUSE_SECONDS)
-        self._show(cluster, asked.found)
+        self._make_retry_topics(cluster, asked.found)
         for error in (*asked.failures, *answers.failures):
             raise error
 
-    def _show(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+    def _make_retry_topics(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
         """Create the group's retry topic at the brokers of these queues, if no consumer is connected in the group.
 
         Raises nothing: without the topic the group's offsets are correct, and only not displayed. Each broker is asked
         once.
         """
-        group, missing = self._options.group, {queue.broker_name for queue in queues} - self._showing
-        if not missing or time.monotonic() < self._rests_until:
+        group, missing = self._options.group, {queue.broker_name for queue in queues} - self._with_retry_topic
+        if not missing or time.monotonic() < self._paused_until:
             return
         known = cluster.queues([retry_topic(group)])
-        self._showing |= {queue.broker_name for found in known.found.values() for queue in found}
-        missing -= self._showing
+        self._with_retry_topic |= {queue.broker_name for found in known.found.values() for queue in found}
+        missing -= self._with_retry_topic
         # without a name server's answer, it is unknown which brokers have the topic
         is_known = all(isinstance(error, RouteNotFoundError) for error in known.failed.values())
         if missing and is_known:
             made = cluster.make_retry_topic(group, [one for one in queues if one.broker_name in missing])
-            self._showing |= {queue.broker_name for queue in made.found}
+            self._with_retry_topic |= {queue.broker_name for queue in made.found}
             for error in made.failures[:1]:
                 log.info("spark.retry_topic_missing", group=group, brokers=sorted(missing), error=str(error))
-        if not missing <= self._showing:
-            self._rests_until = time.monotonic() + AGAIN_SECONDS
+        if not missing <= self._with_retry_topic:
+            self._paused_until = time.monotonic() + AGAIN_SECONDS
 
     def _due(
         self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
@@ -279,21 +279,21 @@ class GroupOffsets:
             if at is not None and at > changed[queue]:
                 ahead[queue] = at
         ends = cluster.max_offsets(ahead).found if ahead else {}
-        made_anew = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
-        ahead = {queue: at for queue, at in ahead.items() if queue not in made_anew}
+        recreated = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
+        ahead = {queue: at for queue, at in ahead.items() if queue not in recreated}
         if self._is_due("ahead", ahead):
             place = _by_name({queue: changed[queue] for queue in ahead})
             log.warning("spark.checkpoint_overtaken", **self._facts(ahead), query=place, follows="the checkpoint")
         if self._is_due("moved", others):
             log.warning("spark.group_moved_by_others", **self._facts(others), stored=_by_name(stored), action=ACTION)
-        return due | made_anew
+        return due | recreated
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
         """Return whether consumers are connected in the group. The query itself is not one. Raises RmqdError."""
         now = time.monotonic()
-        if self._looked_at_members is None or now - self._looked_at_members >= MEMBERS_SECONDS:
+        if self._members_read_at is None or now - self._members_read_at >= MEMBERS_SECONDS:
             members = cluster_of(self._options.access).members(self._options.group, queues)
-            self._looked_at_members, self._in_use = now, bool(members)
+            self._members_read_at, self._in_use = now, bool(members)
             if members:
                 action = "nothing is committed"
                 log.warning("spark.group_in_use", group=self._options.group, members=sorted(members), action=action)

@@ -135,7 +135,7 @@ class RangePlan:
         self._is_confirmed = False  # the route was queried after that report
         self._failures = 0  # number since the last settled offset
         self._failing_since = 0.0  # when the first of them occurred
-        self._given_up_by: RmqdError | None = None
+        self._final_error: RmqdError | None = None
         self._pause_due = 0.0
 
     @property
@@ -205,11 +205,11 @@ class RangePlan:
         if is_found and broken is not None:
             raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {broken}")
         following = header.next_begin_offset if cut_at is None else cut_at
-        goes_on = following > span.low
+        advances = following > span.low
         if is_moved and reply.remark == OPERATOR_RESET:
             return ResetByOperator(following)
-        if goes_on and (is_found or (not is_moved and self._is_filtered)):
-            return self._go_on(span, following, found=is_found)
+        if advances and (is_found or (not is_moved and self._is_filtered)):
+            return self._advance(span, following, found=is_found)
         if not self._asks_master:
             raise self._not_on_replica(span.low)
         if not is_moved:
@@ -221,7 +221,7 @@ class RangePlan:
             self._forget_pulls()
             self.wants_route = self._doubts_route = True
             return None
-        until, first = (following, following) if goes_on else (self._range.end, header.min_offset)
+        until, first = (following, following) if advances else (self._range.end, header.min_offset)
         return self._lose(span, until, (first, header.max_offset))
 
     def failed(self, error: RmqdError, now: float) -> None:
@@ -230,7 +230,7 @@ class RangePlan:
         Raises the error if no later attempt can succeed. When the time limit is over, the error is kept: the next route
         query decides between this error and a loss.
         """
-        if self._given_up_by is not None or not self._may_pass(error):
+        if self._final_error is not None or not self._is_temporary(error):
             raise error
         self._forget_pulls()
         self.wants_route = True
@@ -238,7 +238,7 @@ class RangePlan:
             self._failing_since = now
         if now - self._failing_since >= self._settings.patience_seconds:
             is_damage = isinstance(error, ProtocolError)  # the error does not name the queue
-            self._given_up_by = ProtocolError(f"{self._range.queue}: {error}") if is_damage else error
+            self._final_error = ProtocolError(f"{self._range.queue}: {error}") if is_damage else error
             return
         self._log.warning("spark.pull_failed", error=str(error))
         self._turn += 1
@@ -251,9 +251,9 @@ class RangePlan:
         If the route names none, the known ones are kept. Raises DataLossError, or the error that `failed` has kept.
         """
         self.wants_route = False
-        if self._given_up_by is not None:
+        if self._final_error is not None:
             if replicas:
-                raise self._given_up_by
+                raise self._final_error
             self._lose_rest()
             return
         known = tuple(sorted(replicas)) or self._replicas
@@ -264,8 +264,8 @@ class RangePlan:
 
     def keep_known_replicas(self, error: RmqdError) -> None:
         """Continue with the known replicas, because no name server answered. Raises `error` if none is known."""
-        if self._given_up_by is not None:
-            raise self._given_up_by
+        if self._final_error is not None:
+            raise self._final_error
         if not self._replicas or self._doubts_route:
             raise error
         self.wants_route = False
@@ -281,7 +281,7 @@ class RangePlan:
     def _batch_size(self, span: OffsetSpan) -> int:
         return min(self._settings.batch_size, span.high - span.low)
 
-    def _may_pass(self, error: RmqdError) -> bool:
+    def _is_temporary(self, error: RmqdError) -> bool:
         """Return whether a later attempt, or another replica, may succeed after this error."""
         if isinstance(error, BrokerError):
             return error.retriable or error.stale_route or not self._asks_master
@@ -295,7 +295,7 @@ class RangePlan:
             "the master must be asked",
         )
 
-    def _go_on(self, span: OffsetSpan, following: int, *, found: bool) -> SettledRange:
+    def _advance(self, span: OffsetSpan, following: int, *, found: bool) -> SettledRange:
         self._is_confirmed = False
         if not self._one_by_one:
             # the broker limits messages and bytes of a response: make spans as long as its responses
@@ -315,11 +315,11 @@ class RangePlan:
         low, high = span.low, min(until, self._range.end)
         if self._range.fail_on_data_loss:
             raise DataLossError(self._range.queue, (low, high), held)
-        dealt = self._settle(span, until, found=False)
-        skipped = dealt.high - dealt.low
+        settled = self._settle(span, until, found=False)
+        skipped = settled.high - settled.low
         self.lost += skipped
         self._log.warning("spark.data_lost", first=low, skipped=skipped, held=held)
-        return dealt
+        return settled
 
     def _lose_rest(self) -> None:
         rest = OffsetSpan(self.spans[0].low if self.spans else self.reaches_to, self._range.end)
@@ -330,12 +330,12 @@ class RangePlan:
     def _settle(self, span: OffsetSpan, offset: int, *, found: bool) -> SettledRange:
         """Move a span's start to `offset`, or end the span. The time limit for failures starts again."""
         self._failures = self._empty_answers = 0
-        dealt = SettledRange(span.low, min(offset, span.high), found)
-        if dealt.high == span.high:
+        settled = SettledRange(span.low, min(offset, span.high), found)
+        if settled.high == span.high:
             self.spans.popleft()
         else:
-            span.low = dealt.high
-        return dealt
+            span.low = settled.high
+        return settled
 
     def _forget_pulls(self) -> None:
         for span in self.spans:

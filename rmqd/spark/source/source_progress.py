@@ -75,7 +75,7 @@ class _Silence:
     error: RmqdError
     asking: Future[QueueResponses[int]] | None = None
 
-    def told(self, cluster: Cluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
+    def answers(self, cluster: Cluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
         """Return the answers since the last call. Starts a request if none is running."""
         if self.asking is None:
             self.asking = cluster.begin_max_offsets(queues)
@@ -101,12 +101,12 @@ class SilentBrokers:
         answers = cluster.max_offsets([one for one in queues if one.broker_name not in self._silent], of_slaves=True)
         for broker, silence in self._silent.items():
             asked = [queue for queue in queues if queue.broker_name == broker]
-            told = silence.told(cluster, asked)
+            late = silence.answers(cluster, asked)
             for queue in asked:  # the response is for an earlier request, which may have had other queues
-                if queue in told.found:
-                    answers.found[queue] = told.found[queue]
+                if queue in late.found:
+                    answers.found[queue] = late.found[queue]
                 else:
-                    answers.failed[queue] = told.failed.get(queue, silence.error)
+                    answers.failed[queue] = late.failed.get(queue, silence.error)
         return answers
 
     def look(self, answers: QueueResponses[int]) -> None:
@@ -233,7 +233,7 @@ class SourceProgress:
         is_enough = self._is_enough(backlog) if patient else any(count > 0 for count in backlog.values())
         is_due = self._is_first or (is_enough and time.monotonic() >= self._mark_at)
         self._is_first = False
-        again = self._made_again(cluster, begin, heads.keys() & begin.positions.keys() if is_due else back, back)
+        again = self._recreated(cluster, begin, heads.keys() & begin.positions.keys() if is_due else back, back)
         if again:
             lows = _answers(cluster.min_offsets(again), by_all=is_bounded)
             self._report_loss(begin, heads, lows)
@@ -264,7 +264,7 @@ class SourceProgress:
         ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
         return {queue: end for queue, end in ends.items() if end < begin.positions[queue]}
 
-    def _made_again(
+    def _recreated(
         self, cluster: Cluster, begin: Offsets, looked: Collection[MessageQueue], back: Collection[MessageQueue]
     ) -> list[MessageQueue]:
         """Return the queues whose topic was recreated: the message at a known offset is a different one.
@@ -336,13 +336,13 @@ class SourceProgress:
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
 
     def _report_loss(
-        self, begin: Offsets, heads: Mapping[MessageQueue, int], going_on: Mapping[MessageQueue, int]
+        self, begin: Offsets, heads: Mapping[MessageQueue, int], continuing: Mapping[MessageQueue, int]
     ) -> None:
         """Report queues that were recreated, or whose last messages were lost, and where the query continues.
 
         RangePlan is the other module that detects data loss.
         """
-        for queue, offset in sorted(going_on.items()):
+        for queue, offset in sorted(continuing.items()):
             position, head = begin.positions[queue], heads[queue]
             if self._options.fail_on_data_loss:
                 lost = (head, position) if head < position else (min(position, head - 1), head)

@@ -70,7 +70,7 @@ class MissingQueues:
         for queue in self._since.keys() & there:
             del self._since[queue]
 
-    def noted_in(self, end: Offsets) -> Offsets:
+    def with_missing(self, end: Offsets) -> Offsets:
         """Add the missing queues to the end of a batch, and remove queues whose retention time is over."""
         oldest = time.time() * 1000 - self._retention_ms
         late = {queue for queue, since in self._since.items() if since <= oldest}
@@ -113,7 +113,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._heads = QueueEnds(options)
         self._progress = SourceProgress(options)
         self._group = GroupOffsets(options)
-        self._gone = MissingQueues(options.queue_retention_seconds)
+        self._missing = MissingQueues(options.queue_retention_seconds)
         self._silent_since: float | None = None
         self._checked: frozenset[MessageQueue] = frozenset()
 
@@ -162,7 +162,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (DataLossError, FilterRefusedError, BrokerSilentError):
             raise
         except RmqdError as error:
-            self._bear(error)
+            self._tolerate(error)
             return start
         return start if end is None else end.to_json()
 
@@ -207,11 +207,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._heads.silent.raise_if_silent()
         # a bounded query would never end if it waited for a minimum of messages
         takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
-        self._gone.look(begin, queues, heads)
+        self._missing.look(begin, queues, heads)
         end = self._progress.next(cluster, begin, heads, takes_all=takes_all, is_bounded=self._heads.pinned)
         if end is None:
             return None
-        end = self._gone.noted_in(end)
+        end = self._missing.with_missing(end)
         # store the first batch's start: Spark does not, and would call `initialOffset` again to repeat the batch
         return replace(end, new={**begin.positions, **end.new}) if is_first else end
 
@@ -221,7 +221,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_filter(cluster, self._options, queues - self._checked)
             self._checked |= queues
 
-    def _bear(self, error: RmqdError) -> None:
+    def _tolerate(self, error: RmqdError) -> None:
         """Tolerate that no broker answers, but not longer than the tolerance."""
         now = time.monotonic()
         if self._silent_since is None:

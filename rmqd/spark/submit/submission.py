@@ -77,7 +77,7 @@ def run(submission: Submission, spark_submit: str, folder: Path) -> int:
             preexec_fn=_end_with_parent,
             stdin=subprocess.DEVNULL,
         ) as process,
-        _handing_on(process),
+        _forwarding_signals(process),
     ):
         code = process.wait()
     if (folder / ENDED_FILE).exists():
@@ -86,17 +86,17 @@ def run(submission: Submission, spark_submit: str, folder: Path) -> int:
 
 
 @contextmanager
-def _handing_on(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    heard: list[int] = []
+def _forwarding_signals(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    received: list[int] = []
 
-    def hear(number: int, _frame: object) -> None:
-        heard.append(number)
-        if len(heard) == 1:
+    def forward(number: int, _frame: object) -> None:
+        received.append(number)
+        if len(received) == 1:
             process.send_signal(signal.SIGTERM)
         else:
             os.killpg(process.pid, signal.SIGKILL)
 
-    former = {number: signal.signal(number, hear) for number in STOP_SIGNALS}
+    former = {number: signal.signal(number, forward) for number in STOP_SIGNALS}
     try:
         yield
     finally:

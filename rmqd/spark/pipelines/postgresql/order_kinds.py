@@ -158,7 +158,7 @@ class OrderColumns:
             if (row := found.fetchone()) is not None and row[0]:
                 yield table
 
-    def _forget(self, table: str, name: str) -> str:
+    def _clearing_statement(self, table: str, name: str) -> str:
         """Return the statement that removes the values of the order column; deletions contain nothing else."""
         is_target = table == self.statements.target
         return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
@@ -180,7 +180,7 @@ class OrderColumns:
             f"{kind.text!r}, so they cannot be compared, and an older change would replace a later one; "
             f"expected {there!r}{self._joining(name, kind, there)}; or, to let all new changes count as later, wait "
             "until no group that writes there has lag, stop these groups, and run "
-            f"{'; '.join(self._forget(table, name) for table in filled)}; "
+            f"{'; '.join(self._clearing_statement(table, name) for table in filled)}; "
             f"or, to start over, stop them, run TRUNCATE {', '.join(filled)}, and reset the group to its first messages"
         )
 

@@ -94,7 +94,7 @@ class PostgresqlSink:
             with connection.transaction():
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:
-                    self._have_deletions_table(connection)
+                    self._make_deletions_table(connection)
                 if self._leaves_out:
                     refused = self._statements.refused
                     columns = "broker text, queue_id integer, queue_offset bigint, reason text, content text"
@@ -106,7 +106,7 @@ class PostgresqlSink:
                     )
                 self._order_kinds.note(connection)
                 connection.execute(self._statements.make_staging(self._epoch))
-            self._forget_former_stagings(connection)
+            self._drop_former_stagings(connection)
 
     def take_over(self) -> None:
         """Refuse batches of previous drivers from now on."""
@@ -170,7 +170,7 @@ class PostgresqlSink:
         assert taken is not None
         return int(taken[0])
 
-    def _have_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
+    def _make_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Create the table of deletions if it is missing. Raises ConfigError if it has other columns."""
         statements, deletions = self._statements, self._statements.deletions
         if create_once(connection, deletions, *statements.make_deletions()):
@@ -185,7 +185,7 @@ class PostgresqlSink:
                 ]
             )
 
-    def _forget_former_stagings(self, connection: Connection[tuple[Any, ...]]) -> None:
+    def _drop_former_stagings(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Drop the staging tables of previous drivers. Their tasks fail if they still copy."""
         prefix, schema = self._statements.staging_prefix, self._statements.schema
         tables = connection.execute(
@@ -241,7 +241,7 @@ class PostgresqlSink:
                     "sink.order_by to the columns that determine the last one"
                 ) from error
             if moved:
-                self._tell_older(batch, moved)
+                self._warn_of_older_rows(batch, moved)
             if self._leaves_out:
                 self._keep_refused(connection, batch, attempts)
         connection.execute(
@@ -320,7 +320,7 @@ class PostgresqlSink:
     def _leaves_out(self) -> bool:
         return self._sink.bad_rows == "leave_out"
 
-    def _tell_older(self, batch: MicroBatch, keys: int) -> None:
+    def _warn_of_older_rows(self, batch: MicroBatch, keys: int) -> None:
         log.warning(
             "spark.older_rows_left_out",
             group=self._writer,
