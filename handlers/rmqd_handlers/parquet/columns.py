@@ -183,10 +183,6 @@ def _date(value: Any) -> date:
         raise ValueError("it is not a date such as 2026-03-01") from None
 
 
-def _properties(value: Any) -> list[tuple[str, str]]:
-    return [(as_text(name), as_text(one)) for name, one in value.items()]
-
-
 _CONVERTERS: Final[Mapping[pa.DataType, Convert]] = {
     pa.string(): as_text,
     pa.binary(): as_bytes,
@@ -194,5 +190,5 @@ _CONVERTERS: Final[Mapping[pa.DataType, Convert]] = {
     pa.bool_(): _boolean,
     TIMESTAMP: _timestamp,
     pa.date32(): _date,
-    _MAP: _properties,
+    _MAP: lambda value: [(as_text(name), as_text(one)) for name, one in value.items()],
 }

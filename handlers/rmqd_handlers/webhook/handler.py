@@ -218,7 +218,13 @@ class Webhook:
         away = (httpx.TransportError, TimeoutError, AwayError)
         try:
             left_seconds = until - time.monotonic()
-            await try_again(lambda: self._attempt(call), away, left_seconds, "webhook", _may_pass)
+            await try_again(
+                lambda: self._attempt(call),
+                away,
+                left_seconds,
+                "webhook",
+                lambda error: not isinstance(error, MovedError),
+            )
         except AwayError as error:
             if isinstance(error, MovedError) or error.wait_seconds <= 0:
                 raise
@@ -266,7 +272,3 @@ class Webhook:
         except TimeoutError:
             raise TimeoutError(f"no complete response within {self._options.timeout:g} s") from None
         return response, answer[: 4 * REASON_CHARACTERS].decode(errors="replace").strip()[:REASON_CHARACTERS]
-
-
-def _may_pass(error: Exception) -> bool:
-    return not isinstance(error, MovedError)

@@ -210,7 +210,9 @@ def pipeline_query(
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
-        read = _plain(read, namespace)
+        # as in the configuration, rows have topics without namespace
+        prefix = f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%"
+        read = read.withColumn("topic", f.regexp_replace("topic", prefix, "$1"))
     frame = _applied(load_pipeline(spec.name, settings), settings.pipeline.plugin, read, spark)
     note_used_columns(pause_file, used_columns(frame, NAME))
     sink = make_sink(spark, spec)
@@ -229,11 +231,6 @@ def pipeline_query(
 
     writer = frame.writeStream.queryName(spec.name).outputMode(settings.sink.output_mode).foreachBatch(write)
     return start_group_query(writer, spec, checkpoint)
-
-
-def _plain(frame: DataFrame, namespace: str) -> DataFrame:
-    """Replace the topics of the rows by the topics of the configuration, which have no namespace."""
-    return frame.withColumn("topic", f.regexp_replace("topic", f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%", "$1"))
 
 
 def _applied(pipeline: Callable[[Any, Any], Any], name: str, frame: DataFrame, spark: SparkSession) -> DataFrame:

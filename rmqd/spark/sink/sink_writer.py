@@ -25,7 +25,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, by_hash, by_id, may_retry
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id, may_retry
 from rmqd.codes import ResponseCode
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
@@ -49,13 +49,14 @@ def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
     collected: dict[object, list[OutgoingRow]] = {}
     sizes: dict[object, int] = {}
     for row in rows:
-        if not _may_share(row):
+        message = row.message
+        if message.delay_level or message.is_timed or message.topic.startswith(RETRY_PREFIX):  # needs its own request
             if before := collected.pop(row.lane, None) if row.lane is not None else None:
                 yield before  # earlier rows of the same lane must be stored first
             yield [row]
             continue
-        key = (row.message.topic, None) if row.lane is None else row.lane
-        size = _size(row)
+        key = (message.topic, None) if row.lane is None else row.lane
+        size = _size(message)
         if key in collected and (len(collected[key]) == MAX_ROWS or sizes[key] + size > MAX_BYTES):
             yield collected.pop(key)
         if key not in collected:
@@ -65,13 +66,7 @@ def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
     yield from collected.values()
 
 
-def _may_share(row: OutgoingRow) -> bool:
-    message = row.message
-    return not (message.delay_level or message.is_timed or message.topic.startswith(RETRY_PREFIX))
-
-
-def _size(row: OutgoingRow) -> int:
-    message = row.message
+def _size(message: OutgoingMessage) -> int:
     properties = sum(len(name) + len(value) for name, value in message.properties.items())
     return HEAD_BYTES + len(message.body) + 4 * (properties + len(message.keys) + len(message.tags))
 

@@ -175,16 +175,6 @@ def parse_options(values: Mapping[str, str]) -> SourceOptions:
     return _Reading(values, NAMES).options()
 
 
-def with_more(options: SourceOptions, given: GivenOptions) -> SourceOptions:
-    """Add the given options to `options`. Problems are recorded in `given`."""
-    fields = given.fields(_LIMITS) | given.fields(_FIELDS)
-    pull = _pull_fields(given, fields)
-    decoded = _decoded(given, options.columns)
-    if decoded["value"] == ValueFormat("json", None):  # only a DataFrame reader has schema(); a group sets valueSchema
-        given.problem("valueSchema", MISSING["json"])
-    return replace(options, **fields, **decoded, pull=replace(options.pull, **pull))
-
-
 def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
     """Return the columns, which may include the two columns of bodies; `default` if no option sets them."""
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
@@ -323,7 +313,12 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     given = _given(settings)
     if has_inferred_schema(given.values):
         given.values[SCHEMA] = PROVISIONAL_SCHEMA
-    more = with_more(options, given)
+    fields = given.fields(_LIMITS) | given.fields(_FIELDS)
+    pull = replace(options.pull, **_pull_fields(given, fields))
+    decoded = _decoded(given, options.columns)
+    if decoded["value"] == ValueFormat("json", None):  # only a DataFrame reader has schema(); a group sets valueSchema
+        given.problem("valueSchema", MISSING["json"])
+    more = replace(options, **fields, **decoded, pull=pull)
     if more.value is not None and not given.problems:
         try:
             more = replace(more, value=more.value.of_topics(tuple(settings.subscriptions)))

@@ -32,7 +32,7 @@ PYTHON: Final = f"./{NAME}/bin/python"
 COMPRESSION: Final = 1  # takes a third of the time of the usual 6, and a tenth more space
 
 _LAUNCHER: Final = """#!/bin/sh
-# The Python of rmqd's packed environment: this node's own, with what lies beside.
+# Starts this node's Python with the packages of rmqd's packed environment.
 here=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd) || exit 127
 for python in ${RMQD_PYTHON:+"$RMQD_PYTHON"} python%(major)d.%(minor)d python3 python; do
   if "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (%(major)d, %(minor)d))' 2>/dev/null; then

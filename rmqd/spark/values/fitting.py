@@ -145,10 +145,6 @@ def _moment(value: Any) -> datetime:
         raise _not(value, "time; expected a form such as 2026-03-01T10:00:00Z") from None
 
 
-def _local_time(value: Any) -> datetime:
-    return _moment(value).replace(tzinfo=None)
-
-
 def _time(value: Any) -> datetime:
     moment = _moment(value)
     if moment.tzinfo is None:
@@ -167,7 +163,7 @@ _FITS: Final[dict[str, Fit]] = {
     "binary": _binary,
     "date": _date,
     "timestamp": _time,
-    "timestamp_ntz": _local_time,
+    "timestamp_ntz": lambda value: _moment(value).replace(tzinfo=None),
 }
 
 
