@@ -102,7 +102,6 @@ def test_the_same_generation_goes_on_where_nobody_moved_the_group(broker: Embedd
 
 
 def test_a_group_that_ran_elsewhere_goes_on_where_it_ended_there(broker: EmbeddedBroker, folder: Path) -> None:
-    """And the former checkpoint is kept."""
     broker.send("orders", "0:3", "0:4")
     broker.commit(GROUP, "orders", {0: 4})
     driver = Driver(broker, folder)
@@ -190,7 +189,6 @@ def test_what_an_operator_said_survives_the_queries_own_commits(broker: Embedded
 
 
 def test_the_queries_own_commits_are_no_move(broker: EmbeddedBroker, folder: Path) -> None:
-    """Whenever one looks."""
     driver = Driver(broker, folder)
     for number in range(3, 6):
         broker.send("orders", f"0:{number}")

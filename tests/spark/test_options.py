@@ -25,7 +25,6 @@ def problems(**options: str) -> list[str]:
 
 
 def test_names_are_those_that_spark_makes_of_them() -> None:
-    """Small letters."""
     options = parse_options(
         {"nameserver": "ns1:9876, ns2:9876", "subscribe": "b, a,b", "maxoffsetspertrigger": "500",
          "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic",
@@ -46,7 +45,6 @@ def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
 
 
 def test_with_a_group_it_starts_where_that_is_and_commits() -> None:
-    """Unless it is told not to."""
     options = parse_options({**NEEDED, "groupId": "reports"})
     assert (options.commit_offsets, options.starting, options.pull.group) == (True, OffsetBound("committed"), "reports")
     assert not parse_options({**NEEDED, "groupId": "reports", "commitOffsets": "false"}).commit_offsets
@@ -80,7 +78,6 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
 
 
 def test_each_is_told_with_what_is_accepted() -> None:
-    """In one line."""
     cases: list[tuple[dict[str, str], str]] = [
         ({"assign": '{"orders": {"broker-a": [0]}}'}, "exactly one of subscribe, subscribePattern, assign"),
         ({"startingOffsets": "committed"}, "needs groupId"),
@@ -120,7 +117,6 @@ def test_each_is_told_with_what_is_accepted() -> None:
 
 
 def test_no_name_server_and_no_topic() -> None:
-    """What is missing is named as well."""
     with pytest.raises(ConfigError) as raised:
         parse_options({})
     assert [str(problem).partition(":")[0] for problem in raised.value.problems] == ["nameserver", "subscribe"]
@@ -148,7 +144,6 @@ def test_the_columns_are_those_of_kafkas_source() -> None:
 
 
 def test_errors_in_rows_have_a_column() -> None:
-    """Unless the columns are named."""
     assert parse_options({**NEEDED, "mode": "permissive"}).columns[-1] == "decode_error"
     assert "decode_error" not in parse_options({**NEEDED, "mode": "failfast"}).columns
     assert parse_options({**NEEDED, "mode": "permissive", "columns": "body"}).columns == ("body",)

@@ -189,7 +189,6 @@ def test_one_pull_at_a_time() -> None:
 
 
 def test_an_answer_that_goes_past_the_range_ends_it() -> None:
-    """Nothing behind its end is dealt with."""
     plan = plan_of(10, tags="a")
     asked(plan)
     assert plan.answered(answer(ResponseCode.PULL_NOT_FOUND, 50)) == SettledRange(0, 10, found=False)
@@ -205,7 +204,6 @@ def test_an_operators_reset_says_nothing_of_the_range() -> None:
 
 
 def test_a_failure_repeats_all_pulls_under_way() -> None:
-    """None of their answers comes any more."""
     plan = plan_of(10)
     asked(plan)
     plan.answered(answer(ResponseCode.SUCCESS, 4))

@@ -67,7 +67,6 @@ def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> St
 
 
 def test_all_problems_are_told_at_once() -> None:
-    """Options, mode and columns."""
     values = {"topik": "a", "nameserver": "nowhere", "sendparallelism": "0", "checkpointlocation": "/c"}
     columns = {"tag": "string", "properties": "map<string,int>", "delay_level": "string", "queue_offset": "bigint"}
     with pytest.raises(ConfigError) as raised:
@@ -103,7 +102,6 @@ def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
 
 
 def test_a_row_that_cannot_be_sent(embedded: RocketMQ) -> None:
-    """Its number is told."""
     cases: list[tuple[dict[str, Any], str]] = [
         ({"body": None, "tags": "a"}, "row 1 of partition 0: its body is null"),
         (
