@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = """
 local target, add, most, remember_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local at, added, entries = 4, 0, (#KEYS - 1) / 2
+local at, entries = 4, (#KEYS - 1) / 2
 for number = 2, entries + 1 do
     local count = tonumber(ARGV[at])
     if remember_ms == '0' or redis.call('EXISTS', KEYS[number], KEYS[number + entries]) == 0 then
@@ -48,13 +48,11 @@ for number = 2, entries + 1 do
             redis.call(add, target, unpack(parts))
         end
         if remember_ms ~= '0' then redis.call('SET', KEYS[number], 1, 'PX', remember_ms) end
-        added = added + 1
     end
     at = at + count + 1
 end
 if most ~= '0' and add == 'RPUSH' then redis.call('LTRIM', target, -most, -1) end
 if most ~= '0' and add == 'LPUSH' then redis.call('LTRIM', target, 0, most - 1) end
-return added
 """
 
 

@@ -105,15 +105,6 @@ SEQUENCE: Final = "RMQD_SEQ"
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOrigin:
-    """The task that sends rows: the same if Spark retries the task, so that readers can drop duplicates."""
-
-    query: str
-    batch: str
-    part: int
-
-
-@dataclass(frozen=True, slots=True)
 class OutgoingRow:
     """A message. Its queue is chosen by `queue_id` and `broker` if set, else by its sharding key."""
 
@@ -132,14 +123,15 @@ class OutgoingRow:
         return (message.topic, message.sharding_key) if message.sharding_key else None
 
 
-def rows_of(batch: pa.RecordBatch, options: SinkOptions, origin: TaskOrigin, first: int) -> Iterator[OutgoingRow]:
+def rows_of(batch: pa.RecordBatch, options: SinkOptions, marks: Mapping[str, str], first: int) -> Iterator[OutgoingRow]:
     """Yield the rows of a batch. `first` is the number of its first row in the task.
 
+    `marks` are properties that identify the task. They and the row's number are the same if Spark retries the task, so
+    that readers can drop duplicates.
     The option `topic` overrides the column. Both topics are without the namespace, which is added. A row that cannot be
     sent is refused.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
-    marks = {QUERY: origin.query, BATCH: origin.batch, PART: str(origin.part)}
     places = zip(*message_places(batch), strict=True)
     for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first):
         row, marked = dict(zip(columns, values, strict=True)), {**marks, SEQUENCE: str(number)}

@@ -32,7 +32,16 @@ from rmqd.errors.broker_errors import BrokerError
 from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_cluster import make_client
 from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
-from rmqd.spark.sink.sink_rows import OutgoingRow, SinkOptions, TaskOrigin, parse_sink_options, rows_of, skip_or_raise
+from rmqd.spark.sink.sink_rows import (
+    BATCH,
+    PART,
+    QUERY,
+    OutgoingRow,
+    SinkOptions,
+    parse_sink_options,
+    rows_of,
+    skip_or_raise,
+)
 from rmqd.wire.topics import RETRY_PREFIX
 
 if TYPE_CHECKING:
@@ -102,8 +111,8 @@ class RowSender:
         self._client = self._loop.run_until_complete(make_client(options))
         self._served: set[str] = set()
 
-    def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
-        """Store all rows, with `in_flight` concurrent requests. Return their number, and the size of their bodies.
+    def send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> int:
+        """Store all rows, with `in_flight` concurrent requests. Return their number.
 
         A row is retried for `tolerance_seconds` while brokers or name servers are unavailable. Raises the RmqdError of
         the first row that could not be stored; others may be stored by then.
@@ -124,12 +133,12 @@ class RowSender:
             with contextlib.suppress(RmqdError):
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
 
-    async def _send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> tuple[int, int]:
+    async def _send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> int:
         turn = _Turn(bundles(rows))
         async with asyncio.TaskGroup() as tasks:
             for _ in range(options.in_flight):
                 tasks.create_task(self._send_in_turn(turn, options))
-        return turn.count, turn.size_bytes
+        return turn.count
 
     async def _send_in_turn(self, turn: _Turn, options: SinkOptions) -> None:
         for bundle in turn.bundles:
@@ -140,7 +149,6 @@ class RowSender:
                 async with turn.in_order(lane):
                     stored = await self._store_bundle(bundle, options)
             turn.count += len(stored)
-            turn.size_bytes += sum(len(row.message.body) for row in stored)
 
     async def _store_bundle(self, bundle: Sequence[OutgoingRow], options: SinkOptions) -> Sequence[OutgoingRow]:
         """Store the rows with one request. If it is refused, send the rows one by one to find the rejected ones."""
@@ -184,12 +192,11 @@ class RowSender:
 
 
 class _Turn:
-    """The bundles still to be sent, shared by several coroutines, and the totals sent so far."""
+    """The bundles still to be sent, shared by several coroutines, and the number of rows stored so far."""
 
     def __init__(self, all_bundles: Iterator[Sequence[OutgoingRow]]) -> None:
         self.bundles = all_bundles
         self.count = 0
-        self.size_bytes = 0
         self._last: dict[object, asyncio.Event] = {}
 
     @contextlib.asynccontextmanager
@@ -218,10 +225,9 @@ BATCH_ID: Final = "streaming.sql.batchId"
 
 @dataclass
 class StoredRows(WriterCommitMessage):
-    """The number and size of messages that a task has stored."""
+    """The number of messages that a task has stored."""
 
     messages: int
-    size_bytes: int
 
 
 def make_options(
@@ -265,20 +271,21 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
 
 def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> StoredRows:
     context = TaskContext.get()
-    origin = TaskOrigin(query, "", 0)
+    marks = {QUERY: query, BATCH: "", PART: "0"}
     if context is not None:
-        stream = context.getLocalProperty(QUERY_ID) or query
-        origin = TaskOrigin(stream, context.getLocalProperty(BATCH_ID) or "", context.partitionId())
+        marks = {
+            QUERY: context.getLocalProperty(QUERY_ID) or query,
+            BATCH: context.getLocalProperty(BATCH_ID) or "",
+            PART: str(context.partitionId()),
+        }
     sender = sender_to(options.access)
     sender.refresh_routes()
-    total = total_bytes = first = 0
+    stored = first = 0
     for batch in batches:
-        count, size_bytes = sender.send(rows_of(batch, options, origin, first), options)
+        stored += sender.send(rows_of(batch, options, marks, first), options)
         first += batch.num_rows
-        total += count
-        total_bytes += size_bytes
     freeze_imports()
-    return StoredRows(total, total_bytes)
+    return StoredRows(stored)
 
 
 def _log_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:

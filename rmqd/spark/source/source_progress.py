@@ -156,7 +156,6 @@ class QueueEnds:
         self._asked_at: float | None = None
         self._pinned: dict[MessageQueue, int] | None = None
         self.silent = SilentBrokers(options.tolerance_seconds)
-        """Queues whose brokers did not answer while others did."""
         self.last: dict[MessageQueue, int] = {}
         """The ends at the last query."""
 

@@ -99,7 +99,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one query. Picklable until it is asked for offsets; `read` needs only its options."""
 
     _fails_by_silent_broker = True
-    """Whether a broker's silence beyond the tolerance ends the query. A user who runs it by hand sees nothing else."""
+    """Whether the query fails if one broker is silent beyond the tolerance. Without a daemon, nothing else shows it."""
     _waits_for_ends = True
     """Whether a poll that finds nothing new waits until the ends may be queried again, and queries them.
 
