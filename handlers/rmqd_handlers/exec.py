@@ -83,7 +83,7 @@ class Exec:
             try:
                 status = await process.wait()
                 if not await output.ended(LEFTOVER_GRACE_SECONDS):
-                    _signal_group(process, signal.SIGKILL)  # the command left it behind, with its output still open
+                    _signal_group(process, signal.SIGKILL)  # the command left a process that keeps its output open
             except BaseException:
                 await self._end(process)
                 raise

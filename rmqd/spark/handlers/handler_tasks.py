@@ -51,9 +51,9 @@ if TYPE_CHECKING:
     from rmqd.spark.session.queue_range import QueueRange
 
 
-_leave: Final = os._exit
-_turn: Final = threading.Lock()
-_last_words: dict[int, Callable[[], object]] = {}
+_os_exit: Final = os._exit
+_end_lock: Final = threading.Lock()
+_end_callbacks: dict[int, Callable[[], object]] = {}
 """The callback by process id, because handlers may have forked other processes."""
 
 
@@ -62,8 +62,8 @@ def at_worker_end(call: Callable[[], object]) -> None:
 
     Call it in the worker's main thread, before starting threads that could receive the signal.
     """
-    is_first = os.getpid() not in _last_words
-    _last_words[os.getpid()] = call
+    is_first = os.getpid() not in _end_callbacks
+    _end_callbacks[os.getpid()] = call
     if is_first:
         os._exit = _end  # type: ignore[assignment]
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -77,14 +77,14 @@ def _await_signal() -> None:
 
 def _end(code: int) -> None:
     """Replaces `os._exit`. A second caller waits while the first one ends the process."""
-    call = _last_words.get(os.getpid())
+    call = _end_callbacks.get(os.getpid())
     if call is not None:
-        with _turn:
+        with _end_lock:
             try:
                 call()
             finally:
-                _leave(code)
-    _leave(code)
+                _os_exit(code)
+    _os_exit(code)
 
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Access to RocketMQ for Spark processes, and the parsing of options in `load()` and `save()`. No I/O but for secrets.
+"""Access to RocketMQ for Spark processes, and parsers for options of `load()` and `save()`. No I/O, except for secrets.
 
 Spark passes all values as text, and all names in lower case. It shows options in plans, in its UI and in its event
 logs. So options contain only references to secrets, and each process, on the driver and on executors, resolves them.

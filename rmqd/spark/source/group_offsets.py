@@ -2,8 +2,8 @@
 
 The checkpoint owns the query's offsets. They are committed to the brokers for `mqadmin consumerProgress`, and for the
 next owner of the group. That command asks the brokers in the route of the group's retry topic, which a broker creates
-when a consumer connects. A stream is not a member of its group, so it has the topic created. The query commits only
-while it alone uses the group:
+when a consumer connects. A stream is not a member of its group, so it joins and leaves briefly to create the topic. The
+query commits only while it alone uses the group:
 
 - A committed offset never decreases. If the broker's offset is beyond the query's offset, it stays until the query has
   passed it: another consumer has handled the messages between, or an operator moved the group there. A lower commit

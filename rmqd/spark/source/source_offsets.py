@@ -124,9 +124,8 @@ class Offsets:
 def offsets_in(value: object) -> Offsets | None:
     """Return the offsets that Spark reports or logs for a source; None for another source, or before the first batch.
 
-    The offsets of another source may have a `q` too: a topic of Kafka.
-
-    `value` is the JSON tree or its text. Some versions of Spark write the text in Python's syntax.
+    `value` is the JSON tree or its text, which some versions of Spark write in Python's syntax. Offsets of Kafka have
+    a `q` too if a topic has this name.
     """
     tree = value
     for text in (str(value), str(value).replace("'", '"')):
