@@ -50,11 +50,6 @@ def mark_waiting(error: Exception, seconds: float = MAX_SECONDS) -> None:
         setattr(error, "rmqd_wait_seconds", seconds)  # noqa: B010  rmqd reads it from any exception
 
 
-def report(error: object, name: str) -> None:
-    """Log that the counterpart is unavailable, or refuses everything."""
-    logger.warning("handler.counterpart_away", extra={"counterpart": name, "error": str(error) or repr(error)})
-
-
 async def try_again(
     attempt: Callable[[], Awaitable[None]],
     state: tuple[type[Exception], ...],
@@ -81,7 +76,8 @@ async def try_again(
             if isinstance(error, AwayError):
                 wait_seconds += error.wait_seconds
             if is_first:
-                report(error, name)
+                extra = {"counterpart": name, "error": str(error) or repr(error)}
+                logger.warning("handler.counterpart_away", extra=extra)
             is_first = False
             if time.monotonic() + wait_seconds > until or not may_pass(error):
                 mark_waiting(error, max(wait_seconds, MAX_SECONDS))
@@ -116,17 +112,6 @@ def valid(batch: Batch, make: Callable[[ParsedMessage], T], on_invalid: OnInvali
         except InvalidBodyError as error:
             refuse(batch, message, error, on_invalid)
     return made
-
-
-def trial_of(batch: Batch) -> Batch:
-    """Return a batch of the same messages for one attempt. Its decisions apply after the attempt (`adopt`)."""
-    return Batch(list(batch), batch.message_queue)
-
-
-def adopt(batch: Batch, trial: Batch) -> None:
-    """Apply the decisions of an attempt that succeeded."""
-    for index, decision in trial.decisions().items():
-        batch.replace_decision(index, decision)
 
 
 def acknowledge_written(batch: Batch, waiting: Collection[Message] = ()) -> None:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rmqd import AlreadyHandled, Batch, Message
-from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, adopt, refuse, trial_of, try_again, valid
+from rmqd_handlers.away import ChangedError, OnInvalid, acknowledge_written, refuse, try_again, valid
 from rmqd_handlers.faults import ErrorCause
 from rmqd_handlers.message_values import ParsedMessage, Value, number_in
 from rmqd_handlers.option_kinds import option
@@ -165,13 +165,14 @@ class RowHandler(ABC, Generic[Target]):
         if self._is_target_doubted:
             await self._has_changed(self._target)
         target, rest = self._target, batch.undecided()  # an earlier attempt may have written some rows
-        trial = trial_of(rest)
+        trial = Batch(list(rest), rest.message_queue)  # its decisions apply if the attempt succeeds
         rows = rows_of(trial, target.parts, target.key, self._on_invalid)
         if trial.decisions() and await self._has_changed(target):
             raise ChangedError
         try:
             written = await self._write(target, rows) if rows else WrittenRows()
-            adopt(rest, trial)
+            for index, decision in trial.decisions().items():
+                rest.replace_decision(index, decision)
             is_refused = any(one.fault is not ErrorCause.COUNTERPART for one in written.refused)
             if is_refused and await self._has_changed(target):
                 acknowledge_written(batch, [one.message for one in written.refused])

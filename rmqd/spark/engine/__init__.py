@@ -1,6 +1,4 @@
-"""One group on Spark, seen from the driver: from its first heartbeat to its last commit.
+"""One group on Spark, seen from the driver.
 
-The checkpoint owns the offsets, which are then committed to the brokers. A running query cannot be moved to other
-offsets: if the group is moved, the query ends, and a new generation of the checkpoint begins. Calls into Spark block,
-so they are made in threads.
+`group_run` runs it from its first heartbeat to its last commit. `checkpoint_generations` decides where a query starts.
 """

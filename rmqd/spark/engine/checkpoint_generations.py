@@ -18,8 +18,6 @@ A killed broker forgets the commits of its last seconds. So `held` follows only 
 BROKER_FLUSH_SECONDS ago and still has. A 5.x broker keeps an operator's reset until a pull fetches it, so no reset is
 missed. With an older broker a reset is missed if the group passed its offset in the last seconds before its driver was
 killed.
-
-`moved_offsets` finds the queues whose stored offset the query did not commit.
 """
 
 from __future__ import annotations

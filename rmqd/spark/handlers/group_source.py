@@ -1,8 +1,8 @@
 """The source of a group on Spark, for handlers and pipelines: its subscriptions, start offsets and commits.
 
-Commits never overwrite another member's or operator's offset; the driver handles those. The driver writes the duration
-of each micro-batch into the folder of the pause file, and the source sizes the next one by it. The source runs in a
-separate process, and would learn of a batch's end only when the next one is due, up to a trigger's interval later.
+The driver writes the duration of each micro-batch into the folder of the pause file, and the source sizes the next one
+by it. The source runs in a separate process, and would learn of a batch's end only when the next one is due, up to a
+trigger's interval later.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ async def pending_reset(
 ) -> int | None:
     """Return the new offset of a pending reset, or None. `offset` is the group's current offset in the queue.
 
-    Brokers of 5.x keep a reset until a pull fetches it. They report it only once.
+    A 5.x broker keeps a reset until a pull fetches it, and ignores commits until then. It reports a reset once.
     """
     pull_of_one = PullMessageRequestHeader(
         consumer_group=group,

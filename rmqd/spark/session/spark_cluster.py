@@ -199,10 +199,7 @@ class Cluster:
         )
 
     def pending_resets(self, group: str, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int | None]:
-        """Return the resets of operators that wait for the group's next pull; None for a queue without one.
-
-        A 5.x broker keeps a reset until the queue is pulled, and ignores commits until then. It reports a reset once.
-        """
+        """Return the resets of operators that wait for the group's next pull; None for a queue without one."""
         return self._with_values(
             offsets, lambda remoting, address, queue, at: pending_reset(remoting, address, group, queue, at)
         )

@@ -80,10 +80,7 @@ class BatchBuilder:
         self.records = Records()
 
     def finish(self) -> pa.RecordBatch:
-        """Return a batch of all messages added to `records` since the last batch.
-
-        Raises ProtocolError for damaged data; if permitted, a corrupt message becomes a row without body instead.
-        """
+        """Return a batch of all messages added to `records` since the last batch. Raises like `Records.finish`."""
         records, self.records = self.records, Records()
         decoding = self._decoding
         messages = records.finish(permissive=decoding.permissive, check_crc=decoding.check_crc)
