@@ -20,7 +20,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -270,7 +269,7 @@ async def _serve(descriptor: int) -> int:
         await channel.close()
         return ExitCode.CONFIG
     channel.answer(first)
-    return await Driver(channel, run).run()
+    return await _run_for_daemon(channel, run)
 
 
 def _build(build: DriverSpec) -> GroupRun:
@@ -295,53 +294,48 @@ def share_import_path(path: Iterable[str]) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
-    """Runs a group, and answers the daemon's requests."""
+async def _run_for_daemon(channel: ChildChannel, run: GroupRun) -> int:
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, run.stop)
+    helpers = [
+        asyncio.create_task(_listen(channel, run), name="requests"),
+        asyncio.create_task(logs.flush_repeats(), name="log flush"),
+    ]
+    try:
+        await run.run()
+    except Exception as error:
+        # the daemon reports that the group failed; a bug would be lost without its traceback
+        if not isinstance(error, RmqdError):
+            log.exception("spark.driver_failed")
+        return ExitCode.FAILURE
+    finally:
+        channel.post(ChildAnswer(0, run.snapshot()))
+        for helper in helpers:
+            helper.cancel()
+        await asyncio.wait(helpers)
+        await channel.close()
+    return ExitCode.OK
 
-    _channel: ChildChannel
-    _run: GroupRun
 
-    async def run(self) -> int:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._run.stop)
-        helpers = [
-            asyncio.create_task(self._listen(), name="requests"),
-            asyncio.create_task(logs.flush_repeats(), name="log flush"),
-        ]
-        try:
-            await self._run.run()
-        except Exception as error:
-            # the daemon reports that the group failed; a bug would be lost without its traceback
-            if not isinstance(error, RmqdError):
-                log.exception("spark.driver_failed")
-            return ExitCode.FAILURE
-        finally:
-            self._channel.post(ChildAnswer(0, self._run.snapshot()))
-            for helper in helpers:
-                helper.cancel()
-            await asyncio.wait(helpers)
-            await self._channel.close()
-        return ExitCode.OK
+async def _listen(channel: ChildChannel, run: GroupRun) -> None:
+    while (request := await channel.receive()) is not None:
+        channel.answer(request, _answer(run, request))
+    log.warning("spark.parent_gone", action="drain")
+    run.stop()
 
-    async def _listen(self) -> None:
-        while (request := await self._channel.receive()) is not None:
-            self._channel.answer(request, self._answer(request))
-        log.warning("spark.parent_gone", action="drain")
-        self._run.stop()
 
-    def _answer(self, request: Request) -> Any:
-        match request.action:
-            case "snapshot":
-                return self._run.snapshot()
-            case "pause":
-                self._run.pause(request.argument)
-            case "resume":
-                self._run.resume(request.argument)
-            case "stop":
-                self._run.stop(request.argument)
-            case "force_stop":
-                self._run.force_stop()
-        return None
+def _answer(run: GroupRun, request: Request) -> Any:
+    match request.action:
+        case "snapshot":
+            return run.snapshot()
+        case "pause":
+            run.pause(request.argument)
+        case "resume":
+            run.resume(request.argument)
+        case "stop":
+            run.stop(request.argument)
+        case "force_stop":
+            run.force_stop()
+    return None
 
 
 if __name__ == "__main__":
