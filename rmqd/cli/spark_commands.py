@@ -149,7 +149,7 @@ def run(group: SparkGroup = "", config: ConfigPath = None, overrides: Overrides 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
     driver.share_import_path(spec.import_path)
-    code = driver.run_group(spec, stop, force_stop=force_stop)
+    code = driver.run_group(spec, stop, force_stop)
     event_loop.exit_process(128 + cut_short[0] if cut_short else code)
 
 

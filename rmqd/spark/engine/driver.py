@@ -49,8 +49,8 @@ FIGURES_INTERVAL_SECONDS: Final = 10.0
 def run_group(
     spec: GroupSpec,
     stop: threading.Event,
+    force_stop: threading.Event,
     on_session: Callable[[SparkSession], None] = lambda session: None,
-    force_stop: threading.Event | None = None,
 ) -> int:
     """Run a group until `stop` is set and the drain is over. Return the exit code.
 
@@ -61,13 +61,13 @@ def run_group(
     config = spec.config
     configure_log(config)
     try:
-        return run_in_loop(_run(spec, stop, on_session, force_stop or threading.Event()))
+        return run_in_loop(_run(spec, stop, force_stop, on_session))
     finally:
         settle_output()
 
 
 async def _run(
-    spec: GroupSpec, stop: threading.Event, on_session: Callable[[SparkSession], None], force_stop: threading.Event
+    spec: GroupSpec, stop: threading.Event, force_stop: threading.Event, on_session: Callable[[SparkSession], None]
 ) -> int:
     clock = SystemClock()
     run = GroupRun(spec, SparkParts(spec, clock, on_session), clock)

@@ -12,7 +12,6 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -29,8 +28,8 @@ PRIORITY: Final = 1000  # priority of the hook; Spark's own hooks have 40
 GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    asked = _parser().parse_args(arguments)
+def main() -> int:
+    asked = _parser().parse_args()
     try:
         spec = _spec(asked)
     except (RmqdError, OSError) as error:
@@ -38,17 +37,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for problem in problems:
             print(f"rmqd: {problem}", file=sys.stderr)  # noqa: T201 for a user, or the cluster's log
         return ExitCode.CONFIG
-    return run(spec, asked.ended)
+    return _run(spec, asked.ended)
 
 
-def run(spec: GroupSpec, ended: Path | None = None) -> int:
+def _run(spec: GroupSpec, ended: Path | None) -> int:
     """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
     sys.path += [folder for folder in spec.import_path if folder not in sys.path]
     end = GroupEnd(spec.settings.shutdown_timeout_seconds + GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end.ask)
     try:
-        code = run_group(spec, end.asked, end.wait_before_exit, end.forced)
+        code = run_group(spec, end.asked, end.forced, end.wait_before_exit)
         if ended is not None:
             ended.write_text(str(int(code)))
         return code
