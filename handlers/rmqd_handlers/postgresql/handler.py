@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -131,16 +131,9 @@ class Table(WriteTarget):
     version: str | None
 
     @classmethod
-    async def look_up(
-        cls,
-        connection: AsyncConnection[Any],
-        name: str,
-        values: Mapping[str, Value],
-        mode: Mode,
-        key: Sequence[str],
-        version: str | None,
-    ) -> Table:
+    async def look_up(cls, connection: AsyncConnection[Any], options: PostgreSql.Options) -> Table:
         """Look the table up in the database. Raises TableError if a column or the unique index is missing."""
+        name, values, key = options.table, options.columns, options.key
         table = (_quoted(name),)
         found = await (await connection.execute(COLUMNS, table)).fetchall()
         if not found:
@@ -157,7 +150,7 @@ class Table(WriteTarget):
             )
         columns = tuple(PostgresqlColumn(column, *kinds[column], value) for column, value in values.items())
         parts, names = {column.name: column.text for column in columns}, (*values, name.rpartition(".")[2])
-        return cls(parts, key, names, repr(columns), name, columns, mode, version)
+        return cls(parts, key, names, repr(columns), name, columns, options.mode, options.version)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -262,7 +255,7 @@ class PostgreSql(RowHandler[Table]):
         logging.getLogger("psycopg").addFilter(_quotes_no_row)
         conninfo = conninfo_of(self._options.url.get_secret_value())
         async with await AsyncConnection.connect(conninfo) as connection:
-            self._target = await self._look_up(connection)
+            self._target = await Table.look_up(connection, self._options)
             self._prepares = await (await connection.execute(BACKEND_PID)).fetchone() == (connection.info.backend_pid,)
         self._pool = AsyncConnectionPool(
             conninfo,
@@ -289,11 +282,7 @@ class PostgreSql(RowHandler[Table]):
 
     async def _read_target(self) -> Table:
         async with self._connected(self._target, ()) as connection, connection.transaction():
-            return await self._look_up(connection)
-
-    async def _look_up(self, connection: AsyncConnection[Any]) -> Table:
-        one = self._options
-        return await Table.look_up(connection, one.table, one.columns, one.mode, one.key, one.version)
+            return await Table.look_up(connection, self._options)
 
     @asynccontextmanager
     async def _connected(self, table: Table, rows: Rows) -> AsyncIterator[AsyncConnection[Any]]:
