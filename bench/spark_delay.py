@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from bench import contenders
 from bench.handler import AGE
 from rmqd.config.model.root_model import RootConfig
-from rmqd.spark.handlers.handler_query import handler_query
+from rmqd.spark.handlers.group_source import handler_query
 from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:

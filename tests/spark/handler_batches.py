@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.spark.handlers.handler_query import HandlerPlan, HandlerStreamReader
+from rmqd.spark.handlers.group_source import HandlerPlan, HandlerStreamReader
 from rmqd.spark.handlers.handler_tasks import handler_process
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.session.group_spec import GroupSpec

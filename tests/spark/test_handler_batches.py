@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.handlers.handler_query import bound_to  # noqa: E402
+from rmqd.spark.handlers.group_source import bound_to  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 from tests.waiting import WAIT_SECONDS  # noqa: E402
 
@@ -113,7 +113,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
 ) -> None:
     """However long it is; nothing passes what failed, until its attempts are used up."""
     broker.create_topic("orders", 1)
-    monkeypatch.setattr("rmqd.spark.handlers.handler_query.MIN_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_PIECE", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
         broker.nameserver, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",

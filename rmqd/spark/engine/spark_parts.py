@@ -27,7 +27,7 @@ from rmqd.runtime.clock import Clock
 from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
 from rmqd.spark.engine.driver_membership import DriverMembership, Held
 from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures, ProgressListener
-from rmqd.spark.handlers.handler_query import handler_query
+from rmqd.spark.handlers.group_source import handler_query
 from rmqd.spark.handlers.range_outcome import OnBatch
 from rmqd.spark.pipelines.pipeline_query import pipeline_query
 from rmqd.spark.session.group_spec import GroupSpec, build_session

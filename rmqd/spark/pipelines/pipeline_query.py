@@ -16,8 +16,7 @@ from rmqd.errors import RmqdError, install_command
 from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
-from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source
-from rmqd.spark.handlers.handler_query import start_group_query
+from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source, start_group_query
 from rmqd.spark.handlers.range_outcome import BatchSizer
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
 from rmqd.spark.pipelines.pinned_schema import note_used_columns, noted_columns, used_columns, with_pinned_schema

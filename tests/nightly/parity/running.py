@@ -190,7 +190,7 @@ class ParityRun:
 
     def _start(self, spark: SparkSession, name: str) -> StreamingQuery:
         """Start a group's query, and anew while Spark has no patience, as the daemon does; until its first batch."""
-        from rmqd.spark.handlers.handler_query import handler_query
+        from rmqd.spark.handlers.group_source import handler_query
         from rmqd.spark.session.group_spec import GroupSpec
 
         for _ in range(TRIES):

@@ -22,7 +22,7 @@ from tests.waiting import wait_until
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.handler_query import handler_query  # noqa: E402
+from rmqd.spark.handlers.group_source import handler_query  # noqa: E402
 from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 from tests.spark.handler_batches import order_of  # noqa: E402
 

@@ -82,7 +82,7 @@ def test_typed_handlers(broker: EmbeddedBroker) -> None:
 
 def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a concurrent group, whose messages have no order."""
-    monkeypatch.setattr("rmqd.spark.handlers.handler_query.MIN_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_PIECE", 20)
     broker.fill("orders", 1, 100)
     query = GroupQuery(order_of(broker.nameserver, note, spark={"max_offsets_per_trigger": 5000}))
     query.poll()

