@@ -13,11 +13,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
-from typing import Annotated, Any, Final, NoReturn, cast
+from typing import Annotated, Any, Final, cast
 
 from pydantic import BeforeValidator
 
 from rmqd import Message
+from rmqd.handler_api.destinations.exact_json import refuse_constant
 
 MAX_DIGITS: Final = 38
 _WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 digits
@@ -234,8 +235,3 @@ def _follow(value: Any, path: tuple[str | int, ...]) -> Any:
         else:
             value = value[key] if isinstance(value, list) and key < len(value) else None
     return value
-
-
-def refuse_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and infinities, which Python's parser accepts."""
-    raise ValueError(f"{name} is not valid JSON")

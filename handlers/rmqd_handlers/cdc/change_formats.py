@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
+from rmqd.handler_api.destinations.exact_json import refuse_constant
 from rmqd_handlers.cdc.columns import PER_SECOND, ChangeColumn, ColumnSchema, Reader, described
-from rmqd_handlers.message_values import refuse_constant
 
 NO_COLUMN_SCHEMAS: Final[Mapping[str, ColumnSchema]] = {}
 

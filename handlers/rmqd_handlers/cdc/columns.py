@@ -6,7 +6,6 @@ Canal writes values as text. Debezium writes numbers, text, days, and fractions 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +14,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
+from rmqd.handler_api.destinations.exact_json import exact_json
 from rmqd_handlers.message_values import EPOCH, MAX_DIGITS, in_utc, of_unscaled, with_scale
 
 Read = Callable[[Any], Any]
@@ -126,7 +126,7 @@ class Reader:
     def _made(self, column: ChangeColumn, value: Any, schema: ColumnSchema) -> Any:
         kind = column.kind
         if kind == "string":
-            text = value if isinstance(value, str) else _json(value)
+            text = value if isinstance(value, str) else exact_json(value)
             text.encode()  # a lone surrogate is legal in JSON, but not in a column
             return text
         if kind == "boolean":
@@ -175,17 +175,6 @@ def _boolean(value: Any) -> bool:
     if found is None:
         raise ValueError
     return found
-
-
-def _json(value: Any) -> str:
-    """Return JSON with its numbers as exact as in the message."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_json, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_json(name)}: {_json(inner)}' for name, inner in value.items())}}}"
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _double(value: Any) -> float:

@@ -211,7 +211,7 @@ class Compactions:
         """Both are a `HadoopFolder`; tests use folders without a JVM."""
         self._folder = folder
         self._staging = staging
-        self._batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
+        self.batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
 
     def compact(self, chunk: Chunk, write: Callable[[str], int]) -> CompactionPlan | None:
         """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError.
@@ -226,7 +226,7 @@ class Compactions:
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
             raise RmqdError(f"{where}: Spark wrote {len(written)} files instead of one; the files were not replaced")
-        self._batches.add(batches_in(chunk.names))
+        self.batches.add(batches_in(chunk.names))
         plan = chunk.plan(compaction, written[0].removeprefix(f"{ours}/"), rows)
         if plan.entry:
             entry = encode(merged(list(self._entries(chunk)), plan.target, facts[written[0]].size_bytes))
@@ -264,15 +264,11 @@ class Compactions:
             is_kept = any(path == f"{ours}/{_PLAN}" or path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
             if facts and not is_kept and all(one.modified_ms < now_ms - _DAY_MS for one in facts.values()):
                 self._staging.delete(ours)
-        self._batches.delete_outdated(now_ms)
+        self.batches.delete_outdated(now_ms)
 
     def unsettled(self) -> frozenset[str]:
         """Return the compactions that left files."""
         return frozenset(self._staging.names(COMPACTIONS_FOLDER)) - {_BATCHES}
-
-    def last_batch(self, query: str) -> int:
-        """Return the last batch of a query with rows in a compacted file; -1 if there is none."""
-        return self._batches.last_batch(query)
 
     def _entries(self, chunk: Chunk) -> Iterator[ManifestEntry]:
         """Yield the entries of the files. Raises RmqdError for an entry of another file."""

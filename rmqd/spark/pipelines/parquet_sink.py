@@ -182,7 +182,7 @@ class ParquetSink:
 
         Raises RmqdError if compaction merged some of their rows with other rows.
         """
-        if self._compactions.last_batch(batch.query) >= batch.number:
+        if self._compactions.batches.last_batch(batch.query) >= batch.number:
             raise RmqdError(
                 f"batch {batch.number} of {self._writer} has different messages than before, because its checkpoint "
                 f"was reset. Its rows in {self._folder.url} cannot be replaced, because they were compacted together "

@@ -19,6 +19,7 @@ from decimal import Context, Decimal, InvalidOperation
 from functools import partial, reduce
 from typing import Any, Final
 
+from rmqd.handler_api.destinations.exact_json import exact_json, refuse_constant
 from rmqd.spark.values.column_kinds import MAX_DIGITS, ColumnKind, array_kind, map_kind
 
 Fit = Callable[[Any], Any]
@@ -119,7 +120,7 @@ def _boolean(value: Any) -> bool:
 def _string(value: Any) -> str:
     if isinstance(value, str):
         return value
-    return _json(value) if isinstance(value, dict | list | bool | int | float) else str(value)
+    return exact_json(value) if isinstance(value, dict | list | bool | int | float) else str(value)
 
 
 def _binary(value: Any) -> bytes:
@@ -167,17 +168,6 @@ _FITS: Final[dict[str, Fit]] = {
 }
 
 
-def _json(value: Any) -> str:
-    """Return the value as JSON. Decimals keep all their digits."""
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, list):
-        return f"[{', '.join(map(_json, value))}]"
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_json(str(name))}: {_json(inner)}' for name, inner in value.items())}}}"
-    return json.dumps(value, ensure_ascii=False)
-
-
 def _not(value: Any, kind: str) -> ValueError:
     text = str(value) if isinstance(value, Decimal) else repr(value)
     return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is not a valid {kind}")
@@ -203,7 +193,7 @@ def infer_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
     found, told = _UNKNOWN, 0
     for body in bodies:
         try:
-            value = json.loads(body, parse_constant=no_number)
+            value = json.loads(body, parse_constant=refuse_constant)
             if not isinstance(value, dict) or not value:
                 continue
             kind = _kind_of(value)
@@ -217,11 +207,6 @@ def infer_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
             found = merged
             _check_fields(_fields(found))
     return (_settled(found), told) if found.fields else (None, told)
-
-
-def no_number(text: str) -> Any:
-    """Reject NaN and infinity, which JSON lacks, but Python's parser accepts."""
-    raise ValueError(f"{text} is not valid JSON")
 
 
 def _kind_of(value: Any) -> ColumnKind:

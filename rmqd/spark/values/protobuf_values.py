@@ -19,15 +19,7 @@ from rmqd.spark.values.column_kinds import ColumnKind, array_kind, map_kind
 
 TIMESTAMP: Final = "google.protobuf.Timestamp"
 # key: FieldDescriptor.cpp_type; enums and messages have no plain type
-_PLAIN_PROTOBUF: Final = {
-    1: "int",
-    2: "bigint",
-    3: "bigint",
-    5: "double",
-    6: "float",
-    7: "boolean",
-    9: "string",
-}
+_PLAIN_PROTOBUF: Final = {1: "int", 2: "bigint", 3: "bigint", 5: "double", 6: "float", 7: "boolean", 9: "string"}
 _UNSIGNED_64: Final = ColumnKind("decimal", precision=20)
 _BYTES, _MESSAGE, _UINT64 = 12, 11, 4
 Column = tuple[ColumnKind, Callable[[Any], Any]]

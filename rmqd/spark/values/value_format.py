@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from rmqd.errors import ConfigError, install_command
+from rmqd.handler_api.destinations.exact_json import refuse_constant
 from rmqd.spark.session.spark_access import GivenOptions, flag
 from rmqd.spark.values.column_kinds import ColumnKind, parse_kind
-from rmqd.spark.values.fitting import fit_of, no_number
+from rmqd.spark.values.fitting import fit_of
 from rmqd.spark.values.schema_registry import RegistryAwayError, SchemaRegistry, registry_url
 
 VALUE: Final = "value"
@@ -215,7 +216,7 @@ def _is_installed(module: str) -> bool:
 
 
 # `json.loads` with these options would create a decoder for each body
-_JSON: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=no_number)
+_JSON: Final = json.JSONDecoder(parse_float=Decimal, parse_constant=refuse_constant)
 
 
 def _read_json(body: bytes) -> Any:

@@ -210,7 +210,7 @@ def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
     assert sorted(path.name for path in (base / "archive" / "date=1").iterdir()) == ["0", "2"]
     compactions(base).forget_unplanned(LATER)
     assert note.names() == ["batches"]
-    assert (compactions(base).last_batch(QUERY), compactions(base).last_batch(OTHER_QUERY)) == (7, -1)
+    assert (compactions(base).batches.last_batch(QUERY), compactions(base).batches.last_batch(OTHER_QUERY)) == (7, -1)
 
 
 def test_what_cannot_be_moved_is_told(tmp_path: Path) -> None:

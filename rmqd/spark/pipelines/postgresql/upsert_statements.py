@@ -56,7 +56,7 @@ class Statements:
 
     @property
     def target(self) -> str:
-        return f"{quoted(self.schema)}.{quoted(self.table)}"
+        return self.beside(self.table)
 
     @property
     def batches(self) -> str:
@@ -167,27 +167,27 @@ class Statements:
             f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {listed(self.staged)} "
             f"{self.chosen(epoch, part)} ORDER BY {self.newest()}), "
             f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {deletions} d "
-            f"WHERE {self._same('d', 'c')} AND {self._later('d', 'c')})), "
+            f"WHERE {self._same('d')} AND {self._later('d')})), "
             f"removed AS (DELETE FROM {self.target} t USING coming c WHERE c.{deleted} "
-            f"AND {self._same('t', 'c')} AND NOT {self._later('t', 'c')}), "
+            f"AND {self._same('t')} AND NOT {self._later('t')}), "
             f"noted AS (INSERT INTO {deletions} ({kept}, {DELETED_AT}) SELECT {kept}, now() FROM coming c "
             f"WHERE c.{deleted} AND NOT EXISTS (SELECT FROM {self.target} t "
-            f"WHERE {self._same('t', 'c')} AND {self._later('t', 'c')}) "
+            f"WHERE {self._same('t')} AND {self._later('t')}) "
             f"ON CONFLICT ({keys}) DO UPDATE SET {changes}, {DELETED_AT} = EXCLUDED.{DELETED_AT} RETURNING 1), "
             f"back AS (DELETE FROM {deletions} d USING coming c WHERE (c.{deleted}) IS FALSE "
-            f"AND {self._same('d', 'c')}), "
+            f"AND {self._same('d')}), "
             f"stored AS (INSERT INTO {self.target} AS t ({stored}) SELECT {stored} FROM coming c "
             f"WHERE (c.{deleted}) IS FALSE{self.on_conflict()} RETURNING 1) "
             "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM noted) - (SELECT count(*) FROM stored)"
         )
 
-    def _same(self, one: str, other: str) -> str:
-        """Return the condition that two rows have the same key."""
-        return " AND ".join(f"{one}.{quoted(name)} = {other}.{quoted(name)}" for name in self.keys)
+    def _same(self, row: str) -> str:
+        """Return the condition that a row has the key of the coming row."""
+        return " AND ".join(f"{row}.{quoted(name)} = c.{quoted(name)}" for name in self.keys)
 
-    def _later(self, one: str, other: str) -> str:
-        """Return the condition that row `one` is later."""
-        return f"({later(one, other, self.order_by)})"
+    def _later(self, row: str) -> str:
+        """Return the condition that a row is later than the coming row."""
+        return f"({later(row, 'c', self.order_by)})"
 
     def on_conflict(self) -> str:
         return on_conflict(self.columns, self.keys, self.order_by)
