@@ -21,7 +21,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.config.model.root_model import RootConfig, TracingConfig
 from rmqd.daemon.groups.group_reload import refused_changes
-from rmqd.errors import ConfigError
+from rmqd.errors import ConfigError, install_command
 from rmqd.runtime.clock import SystemClock
 from tests.daemon.daemon_process import DaemonProcess, daemon
 from tests.nightly.runtime.collector import CONSUMER_KIND, ERROR_STATUS, CollectedSpan, Collector
@@ -275,7 +275,8 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     for module in [name for name in sys.modules if name.partition(".")[0] == "opentelemetry"]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ConfigError, match=r"tracing.opentelemetry: .*not installed.*pip install 'rmqd\[otel\]'"):
+    said = f"tracing.opentelemetry: .*not installed.*{re.escape(install_command('otel'))}"
+    with pytest.raises(ConfigError, match=said):
         load(tmp_path)
 
 
