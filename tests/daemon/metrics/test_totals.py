@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import pytest
 
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.group_history import HistoryRecorder
@@ -93,9 +92,3 @@ def test_a_broker_that_one_worker_cannot_reach_is_down() -> None:
     one, two = process(1), process(2)
     two = replace(two, client=replace(two.client, brokers_up={("broker-9", 0): False}))
     assert merge_processes([one, two]).client.brokers_up == {("broker-9", 0): False}
-
-
-def test_no_process_is_an_error() -> None:
-    """There is no empty process to show."""
-    with pytest.raises(ValueError, match="no process"):
-        merge_processes([])
