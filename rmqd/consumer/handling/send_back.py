@@ -63,6 +63,39 @@ def kept_properties(message: Message, origin_topic: str) -> dict[str, str]:
     return kept | {names.RETRY_TOPIC: origin_topic, names.ORIGIN_MESSAGE_ID: origin}
 
 
+def copy_header(
+    message: Message,
+    topic: str,
+    properties: dict[str, str],
+    *,
+    broker_name: str,
+    reconsume_times: int,
+    max_reconsume_times: int,
+    unit_mode: bool,
+) -> SendMessageRequestHeaderV2:
+    """Return the request that stores a copy of a message in another topic, with the body as stored, compressed or not.
+
+    A broker dead-letters a message for a retry topic if `reconsume_times` exceeds `max_reconsume_times`.
+    Raises InvalidMessageError.
+    """
+    return SendMessageRequestHeaderV2(
+        producer_group=INNER_PRODUCER_GROUP,
+        topic=topic,
+        default_topic=DEFAULT_TOPIC,
+        default_topic_queue_nums=_QUEUES,
+        queue_id=_ANY_QUEUE,
+        sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
+        born_timestamp=message.born_timestamp,
+        flag=message.flag,
+        properties=names.format_properties(properties),
+        reconsume_times=reconsume_times,
+        unit_mode=unit_mode,
+        max_reconsume_times=max_reconsume_times,
+        batch=False,
+        broker_name=broker_name,
+    )
+
+
 def property_text(text: str) -> str:
     """Return text that is valid as a property's value: without the two separators, and encodable as UTF-8."""
     return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
@@ -207,28 +240,17 @@ class SendBack:
         return kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: property_text(message.lite_topic)}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
-        """Store a copy of the message in another topic, with the body as stored, compressed or not.
-
-        A broker dead-letters a message for a retry topic if `reconsume_times` exceeds the group's maximum.
-        """
         if (address := self._address(message)) is None:
             return False
         try:
-            header = SendMessageRequestHeaderV2(
-                producer_group=INNER_PRODUCER_GROUP,
-                topic=topic,
-                default_topic=DEFAULT_TOPIC,
-                default_topic_queue_nums=_QUEUES,
-                queue_id=_ANY_QUEUE,
-                sys_flag=message.sys_flag & (COMPRESSED | COMPRESSION_MASK),
-                born_timestamp=message.born_timestamp,
-                flag=message.flag,
-                properties=names.format_properties(properties),
-                reconsume_times=reconsume_times,
-                unit_mode=self._client.options.unit_mode,
-                max_reconsume_times=self._max,
-                batch=False,
+            header = copy_header(
+                message,
+                topic,
+                properties,
                 broker_name=self._endpoint(message),
+                reconsume_times=reconsume_times,
+                max_reconsume_times=self._max,
+                unit_mode=self._client.options.unit_mode,
             )
             try:
                 await self._send_to(address, header, message)
