@@ -350,7 +350,7 @@ def done_of(directory: Path, group: str) -> dict[MessageQueue, int]:
     if not number:
         return {}
     folder = LocalFolder(directory / "checkpoints" / group)
-    return dict(read_progress(folder, f"generation-{number:06}/checkpoint").positions)
+    return dict(read_progress(folder, f"generation-{number:06}/checkpoint", None))
 
 
 def keys_in(archive: Path) -> Counter[str]:
