@@ -112,9 +112,12 @@ def test_under_load_members_of_rmqd_and_java_obey_and_nothing_else_moves(
         )
         saved = {one["queue"]: one["from"] for one in done.json()["queues"]}
         back = change(rocketmq, tmp_path, "restore", done.json()["backup"])
-        assert back.code == 0, back.err
-        assert {one["queue"]: one["to"] for one in back.json()["queues"]} == saved
-        assert set(states(back)) <= {"moved", "unchanged"}
+        if release.is_4():  # its members can only be moved by time
+            assert "or stop the members" in back.err
+        else:
+            assert back.code == 0, back.err
+            assert {one["queue"]: one["to"] for one in back.json()["queues"]} == saved
+            assert set(states(back)) <= {"moved", "unchanged"}
         sent = len(load.sent)
         wait_until(lambda: len(load.sent) > sent + 50, "the load goes on")
     # what comes to the other groups comes once, and those were never moved
