@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot
 from rmqd.daemon.group_history import HistoryRecorder
 from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
