@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 from rmqd.broker.controller import BrokerController
+from rmqd.errors import InvalidMessageError
 from rmqd.handler_api.batch import Batch, KnownLease, ManualBatch, OrderlyBatch
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
@@ -53,7 +54,7 @@ def make_message(
 
     `queue_offset` increases from message to message. `min_offset` and `max_offset` are the queue's ends; None as for a
     message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError if a broker could
-    not store the message.
+    not store the message, or a consumer could not read its body, such as one that `sys_flag` calls compressed.
     """
     now = time.time()
     properties = as_properties(properties or {})
@@ -79,6 +80,8 @@ def make_message(
         )
     )
     block = decode_messages(record, MessageQueue(topic, broker_name, queue_id))
+    if block.corrupt:
+        raise InvalidMessageError(f"no consumer could read the message: {block.corrupt[0].reason}")
     block.min_offset, block.max_offset = min_offset, max_offset
     return block.messages[0]
 

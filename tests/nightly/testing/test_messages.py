@@ -11,6 +11,7 @@ import pytest
 
 from rmqd.errors import InvalidMessageError
 from rmqd.testing import make_batch, make_message
+from rmqd.wire.messages.properties import COMPRESSED
 
 
 def test_a_message_needs_nothing_said() -> None:
@@ -27,9 +28,11 @@ def test_a_body_of_another_kind_is_refused_with_what_is_accepted() -> None:
         make_message(17)  # type: ignore[arg-type]
 
 
-def test_what_no_broker_could_store_is_refused() -> None:
+def test_what_no_broker_could_store_or_no_consumer_could_read_is_refused() -> None:
     with pytest.raises(InvalidMessageError):
         make_message(properties={"large": "x" * 40_000})
+    with pytest.raises(InvalidMessageError, match="no consumer could read the message: the body is not a ZLIB stream"):
+        make_message("plain", sys_flag=COMPRESSED)
 
 
 def test_a_batch_is_of_one_queue() -> None:
