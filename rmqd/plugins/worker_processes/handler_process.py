@@ -180,7 +180,11 @@ class CallOutcome:
         errors: dict[int, RemoteError] = {}
 
         def described(one: BaseException | None) -> RemoteError | None:
-            return None if one is None else errors.setdefault(id(one), describe_error(one, batch))
+            if one is None:
+                return None
+            if id(one) not in errors:
+                errors[id(one)] = describe_error(one, batch)
+            return errors[id(one)]
 
         decided = dict(batch.decisions())
         raised_for = {index: decided[index].error if index in decided else error for index in range(len(batch))}
