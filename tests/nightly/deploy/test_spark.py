@@ -28,7 +28,7 @@ def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch
         ran.append(order)
         return 0
 
-    monkeypatch.setattr(submitted, "run", run)
+    monkeypatch.setattr(submitted, "_run", run)
     arguments = [one.replace(mount["path"], str(tmp_path)) for one in spec["arguments"]]
     monkeypatch.setattr(sys, "argv", ["rmqd_group.py", *arguments])
 
