@@ -240,8 +240,8 @@ def takes_batch(function: Callable[..., Any], parameter: inspect.Parameter) -> b
     except AnnotationError:
         return True
     kind = typing.get_origin(hint) or hint
-    is_known = hint is not _EMPTY and inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)
-    return not is_known or issubclass(kind, (Batch, list, tuple, types.UnionType)) or issubclass(Batch, kind)
+    is_known = hint not in (_EMPTY, Any) and inspect.isclass(kind) and not getattr(kind, "_is_protocol", False)
+    return not is_known or kind in Batch.__mro__ or issubclass(kind, (Batch, list, tuple, types.UnionType))
 
 
 def _fits(target: Any, hint: Any) -> bool:

@@ -209,6 +209,8 @@ undecorating = rmqd.handler(json=dict)
 def like_list(batch: list[rmqd.Message], options: Model): return options
 def unknown_type(batch: "Missing", options: Model): return options
 def either_type(batch: rmqd.Batch | None, options: Model): return options
+def any_type(batch: typing.Any, options: Model): return options
+def one_dict(order: Keys): ...
 class OneMessage:
     def handle(self, message: rmqd.Message): ...
 class StartYields:
@@ -265,6 +267,7 @@ def options_types(shop: Path) -> None:
     ("name", "said"),
     [
         ("one_order", "gets a Batch in the parameter order: Model of its handler; loop over the messages of the batch"),
+        ("one_dict", "gets a Batch in the parameter order: Keys of its handler; loop over the messages of the batch"),
         ("options_first", "gets a Batch in the parameter options of its handler; loop over the messages of the batch"),
         ("OneMessage", "gets a Batch in the parameter message: Message of its handle; loop over the messages of"),
         ("undecorating", "is the decorator rmqd.handler; name the function that it decorates"),
@@ -290,7 +293,7 @@ def test_arguments_that_the_handler_would_not_get_are_refused(name: str, said: s
     assert said in problem
 
 
-BATCHES = dict.fromkeys(("like_list", "unknown_type", "either_type"), 3)
+BATCHES = dict.fromkeys(("like_list", "unknown_type", "either_type", "any_type"), 3)
 
 
 @pytest.mark.usefixtures("options_types")
