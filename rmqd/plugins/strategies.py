@@ -108,13 +108,14 @@ class _Passing:
     """Which messages of a batch a middleware passes on."""
 
     def __init__(self, name: str, batch: Batch) -> None:
-        self._name, self._batch, self._passed = name, batch, set[int]()  # indexes; -1 for the middleware's own messages
+        self._name, self._batch = name, batch
+        self._passed: set[int] | None = None  # indexes; -1 for the middleware's own messages. None before a call
 
     def pass_on(self, given: Batch) -> Batch:
         """Return the undecided messages of `given`. Decisions about them apply to the middleware's batch."""
         places = {id(message): index for index, message in enumerate(self._batch)}
         indexes = [places.get(id(message), -1) for message in given]
-        self._passed.update(indexes)
+        self._passed = (self._passed or set()).union(indexes)
         is_new = given is not self._batch and not hasattr(given, "_whole") and -1 not in indexes
         # decisions of this middleware do not concern the next one
         return (self._batch.part(indexes) if is_new else given).undecided()
@@ -122,7 +123,7 @@ class _Passing:
     def result(self, result: Any) -> Any:
         """Return the middleware's result. Messages that it neither passed on nor decided about are retried."""
         raise_returned(result)
-        if self._passed and -1 not in self._passed and not nobody_waits.get()():
+        if self._passed is not None and -1 not in self._passed and not nobody_waits.get()():
             told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
             for index in set(range(len(self._batch))) - self._passed:
                 self._batch.decide(index, Decision(Outcome.RETRY, error=RuntimeError(told)))

@@ -121,6 +121,9 @@ async def first_only(batch, call_next):
 async def new_batch(batch, call_next):
     await call_next(type(batch)(batch[:1], batch.message_queue))
 
+async def none_left(batch, call_next):
+    await call_next(batch.part([]))
+
 def first_in_thread(batch, call_next):
     call_next(batch.part([0]))
 
@@ -160,3 +163,15 @@ def test_a_message_that_no_code_saw_is_not_acknowledged(
     assert [one.outcome for one in result.attempts_of("0")] == ["retried", "acked"]
     assert [one.outcome for one in second] == (["acked"] if name == "skips" else ["retried", "acked"])
     assert (told in str(second[0].error)) == (name != "skips")
+
+
+def test_a_batch_of_which_nothing_is_passed_on_is_not_acknowledged(
+    rocketmq: RocketMQ, run_handler: Run, tmp_path: Path
+) -> None:
+    async def handle(batch: Batch) -> None: ...
+
+    (tmp_path / "parts.py").write_text(PARTS)
+    rocketmq.send("orders", "one")
+    result = run_handler(handle, topic="orders", group="mailer", middleware=["parts:none_left"], max_reconsume_times=1)
+
+    assert [one.outcome for one in result.attempts] == ["retried", "dead_lettered"]
