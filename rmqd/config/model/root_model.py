@@ -80,10 +80,14 @@ class HttpConfig(ConfigSection):
     )
 
     def read_token(self) -> str:
-        """Return the token, from its file if one is set; "" for none. Raises OSError or UnicodeDecodeError."""
-        if self.token_file:
-            return read_small_file(Path(self.token_file)).decode("utf-8").strip()
-        return self.token
+        """Return the token, from its file if one is set; "" for none. Raises OSError, or ValueError for a file without
+        a token, because an empty token would permit changes to every local user.
+        """
+        if not self.token_file:
+            return self.token
+        if not (token := read_small_file(Path(self.token_file)).decode("utf-8").strip()):
+            raise ValueError("is empty")
+        return token
 
 
 class TracingConfig(ConfigSection):

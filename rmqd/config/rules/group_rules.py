@@ -152,11 +152,12 @@ def _http_findings(config: RootConfig) -> Iterator[ConfigFinding]:
     if not http.token_file:
         return
     try:
-        if http.read_token():
-            return
-        reason = "is empty"
+        http.read_token()
+        return
     except UnicodeDecodeError:
         reason = "is not UTF-8"
+    except ValueError as error:
+        reason = str(error)
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
     yield ConfigFinding(("http", "token_file"), f"the file {http.token_file} {reason}; expected a file with the token")

@@ -39,6 +39,9 @@ def test_the_token_may_stand_in_a_file() -> None:
     Path("token").write_text("from a file\n")
     assert load("nameserver: a:1\nhttp: {token_file: token}").http.read_token() == "from a file"
     assert load("nameserver: a:1\nhttp: {token: here}").http.read_token() == "here"
+    config = load("nameserver: a:1\nhttp: {token_file: token}")
     Path("token").write_text("\n")
+    with pytest.raises(ValueError, match="is empty"):  # emptied after the check; an empty token would protect nothing
+        config.http.read_token()
     with pytest.raises(ConfigError, match=r"2:20: http\.token_file: the file token is empty"):
         load("nameserver: a:1\nhttp: {token_file: token}")
