@@ -109,15 +109,17 @@ class _Passing:
 
     def __init__(self, name: str, batch: Batch) -> None:
         self._name, self._batch = name, batch
-        self._passed: set[int] | None = None  # indexes; -1 for the middleware's own messages. None before a call
+        self._passed: set[int] | None = None  # indexes; -1 if it may have passed on all messages. None before a call
 
     def pass_on(self, given: Batch) -> Batch:
         """Return the undecided messages of `given`. Decisions about them apply to the middleware's batch."""
+        if given is self._batch:
+            self._passed = {-1}
+            return given.undecided()  # decisions of this middleware do not concern the next one
         places = {id(message): index for index, message in enumerate(self._batch)}
-        indexes = [places.get(id(message), -1) for message in given]
+        indexes = [places.get(id(message), -1) for message in given]  # -1 for the middleware's own messages
         self._passed = (self._passed or set()).union(indexes)
-        is_new = given is not self._batch and not hasattr(given, "_whole") and -1 not in indexes
-        # decisions of this middleware do not concern the next one
+        is_new = not hasattr(given, "_whole") and -1 not in indexes
         return (self._batch.part(indexes) if is_new else given).undecided()
 
     def result(self, result: Any) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -20,7 +21,7 @@ from rmqd.client.group_reader import GroupReader
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
-from rmqd.errors import RmqdError, RouteNotFoundError
+from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import ClaimStoreError, ClaimTerms
 from rmqd.runtime.clock import Clock
@@ -77,7 +78,8 @@ class QueuePlaces:
     async def _read_topic(self, topic: str, *, must_refresh: bool) -> None:
         try:
             if must_refresh:
-                await self._client.routes.refresh(topic)
+                with suppress(RemotingError):  # no name server answers: `lag` uses the known route, if there is one
+                    await self._client.routes.refresh(topic)
             lag = await self._reader.lag(topic)
         except RouteNotFoundError as error:
             if topic == retry_topic(self._group):

@@ -1,0 +1,50 @@
+"""`QueuePlaces`: the queues of a Spark group, as the brokers report them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
+from rmqd.client.client_options import ClientOptions
+from rmqd.runtime.clock import SystemClock
+from tests.spark.needed import need
+
+need("pyspark")
+
+from rmqd.spark.engine import spark_parts  # noqa: E402
+from rmqd.spark.engine.spark_figures import DriverFigures  # noqa: E402
+from rmqd.spark.engine.spark_parts import QueuePlaces  # noqa: E402
+
+
+class SeenPlaces:
+    """What the figures of a driver would be told, by topic: the number of queues, or the failure."""
+
+    def __init__(self) -> None:
+        self.by_topic: dict[str, int | str] = {}
+
+    def set_queues(self, topic: str, queues: Any) -> None:
+        self.by_topic[topic] = len(queues)
+
+    def set_queues_unknown(self, topic: str, reason: str) -> None:
+        self.by_topic[topic] = reason
+
+
+async def test_without_a_name_server_the_known_brokers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_parts, "ROUTES_SECONDS", 0.0)  # each poll refreshes the routes
+    async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 2})) as rocketmq:
+        spec = SimpleNamespace(
+            group="mailer", topics=("orders",), client_options=ClientOptions(nameservers=(rocketmq.nameserver,))
+        )
+        seen = SeenPlaces()
+        places = QueuePlaces(cast(Any, spec), cast(DriverFigures, seen), SystemClock())
+        await places.poll()
+        assert seen.by_topic["orders"] == 2
+        await rocketmq.servers[1].close()
+
+        seen.by_topic.clear()
+        await places.poll()
+        assert seen.by_topic["orders"] == 2
+        await places._client.close()
