@@ -17,7 +17,7 @@ OWN = ROOT / "consumer/cache/process_queue.py"
 
 
 CONSTANT = {"message_queue", "public_queue", "stats"}  # mypy sees to these
-SET_ELSEWHERE = {"awaits_lock"}  # by the owner of the queue's lock
+SET_ELSEWHERE = {"awaits_lock", "is_batching", "is_full", "unavailable"}  # the queue only remembers them
 
 
 CHANGING = set("append appendleft clear extend insert pop popleft remove reverse rotate sort".split())
