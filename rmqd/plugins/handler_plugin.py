@@ -256,7 +256,7 @@ def _check_plain(name: str, target: Callable[..., Any], place: int) -> None:
     if is_around_typed(target):
         raise _misfit(f"is a {name} with a decorator or partial around @rmqd.handler, which must be outermost")
     step = "loop over the messages of the batch, or decode their bodies with @rmqd.handler(json=...)"
-    # the parameters of a wrapper may be those of the wrapped function
+    # a wrapper may show the parameters of the function that it wraps
     for batch in [] if hasattr(target, "__wrapped__") else parameters_of(target)[place : place + 1]:
         if batch.name == "options" or not takes_batch(target, batch):
             shown = "" if batch.annotation is batch.empty else f": {name_of(batch.annotation)}"

@@ -54,7 +54,8 @@ def make_message(
 
     `queue_offset` increases from message to message. `min_offset` and `max_offset` are the queue's ends; None as for a
     message that was not pulled. Timestamps are milliseconds since 1970. Raises InvalidMessageError if a broker could
-    not store the message, or a consumer could not read its body, such as one that `sys_flag` calls compressed.
+    not store the message, or if a consumer could not read its body. An example is a plain body with the `sys_flag` of a
+    compressed one.
     """
     now = time.time()
     properties = as_properties(properties or {})

@@ -20,6 +20,7 @@ from rmqd.runtime.lazy_imports import lazily
 with lazily():
     from rmqd.config import load
     from rmqd.config.model import forms, root_model
+    from rmqd.wire.messages import message_id
 
 TIMEOUT_SECONDS = 10.0
 # A reload is answered after the changed groups have drained, so it has a longer timeout.
@@ -164,7 +165,7 @@ def _reachable(listen: str) -> str:
     """Return the address to connect to for a listening address. 0.0.0.0 is all addresses, so loopback works."""
     host, port = forms.split_host_port(listen)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return message_id.host_port(host, port)
 
 
 def _path(group: str, action: str, **named: str | int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from rmqd.client.api.pull_requests import read_part
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
@@ -59,7 +59,7 @@ async def query_stored_offset(
     A group may commit an offset below 0, which has no meaning. The request sets setZeroIfNotFound=false; otherwise a
     5.x broker also returns 0 for a queue without an offset.
     """
-    header = QueryConsumerOffsetRequestHeader(consumer_group=group, set_zero_if_not_found=False, **_about(queue))
+    header = QueryConsumerOffsetRequestHeader(consumer_group=group, set_zero_if_not_found=False, **_queue_fields(queue))
     try:
         reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     except QueryNotFoundError:
@@ -82,19 +82,19 @@ async def update_consumer_offset(
     Returns False if the broker responds with success but stores nothing. It does so while an operator's reset waits for
     the group's next pull of the queue.
     """
-    header = UpdateConsumerOffsetRequestHeader(consumer_group=group, commit_offset=offset, **_about(queue))
+    header = UpdateConsumerOffsetRequestHeader(consumer_group=group, commit_offset=offset, **_queue_fields(queue))
     reply = await request(remoting, address, header, timeout_seconds=timeout_seconds)
     return reply.remark != PENDING_RESET_REMARK
 
 
 async def get_max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
     """Return the offset of the queue's next message."""
-    return await _offset(remoting, address, GetMaxOffsetRequestHeader(**_about(queue)))
+    return await _offset(remoting, address, GetMaxOffsetRequestHeader(**_queue_fields(queue)))
 
 
 async def get_min_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
     """Return the offset of the oldest message that the queue still holds."""
-    return await _offset(remoting, address, GetMinOffsetRequestHeader(**_about(queue)))
+    return await _offset(remoting, address, GetMinOffsetRequestHeader(**_queue_fields(queue)))
 
 
 async def search_offset(remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int) -> int:
@@ -104,7 +104,7 @@ async def search_offset(remoting: RemotingClient, address: str, queue: MessageQu
     millisecond (apache/rocketmq#7961, #4890). So this function reads the store times there. Without permission to read,
     it returns the broker's offset.
     """
-    header = SearchOffsetRequestHeader(timestamp=timestamp_ms, boundary_type="lower", **_about(queue))
+    header = SearchOffsetRequestHeader(timestamp=timestamp_ms, boundary_type="lower", **_queue_fields(queue))
     reply = await request(remoting, address, header)
     found = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
     if reply.version >= SEARCHES_EXACTLY:
@@ -129,13 +129,20 @@ async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue,
 
 async def earliest_store_time(remoting: RemotingClient, address: str, queue: MessageQueue) -> int | None:
     """Return the store time of the queue's oldest message (Unix milliseconds); None if the queue is empty."""
-    reply = await request(remoting, address, GetEarliestMsgStoretimeRequestHeader(**_about(queue)))
+    reply = await request(remoting, address, GetEarliestMsgStoretimeRequestHeader(**_queue_fields(queue)))
     timestamp_ms = GetEarliestMsgStoretimeResponseHeader.from_ext_fields(reply.ext_fields).timestamp
     return timestamp_ms if timestamp_ms >= 0 else None
 
 
-def _about(queue: MessageQueue) -> dict[str, Any]:
-    """Return the fields of a header that name a queue."""
+class _QueueFields(TypedDict):
+    """The fields of a header that name a queue."""
+
+    topic: str
+    queue_id: int
+    bname: str
+
+
+def _queue_fields(queue: MessageQueue) -> _QueueFields:
     return {"topic": queue.topic, "queue_id": queue.queue_id, "bname": queue.broker_name}
 
 

@@ -317,8 +317,10 @@ class NameServers:
     def _nobody_answered(self, errors: Iterable[BaseException]) -> NameServerError:
         errors = list(errors)
         reasons = "; ".join(dict.fromkeys(str(error) for error in errors))
-        known = all(isinstance(e, RmqdError) and e.is_reported and not isinstance(e, CircuitOpenError) for e in errors)
-        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_reported=known)
+        reported = all(
+            isinstance(e, RmqdError) and e.is_reported and not isinstance(e, CircuitOpenError) for e in errors
+        )
+        return NameServerError(";".join(self._addresses), f"no name server answered: {reasons}", is_reported=reported)
 
     def _origin(self) -> str:
         return f"the address server {self._shown_url} has listed none" if self._url else "none is configured"

@@ -24,6 +24,7 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import backoff_of
 from rmqd.runtime.event_loop import settle_garbage_collection
 from rmqd.runtime.own_threads import in_own_thread
+from rmqd.wire.messages.message_id import host_port
 
 if TYPE_CHECKING:
     from rmqd.daemon.http.http_api import DaemonControl
@@ -70,7 +71,7 @@ def listen_on(listen: str) -> socket.socket:
 def address_of(sock: socket.socket) -> str:
     """Return the socket's listening address as `host:port`, with its actual port."""
     host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return host_port(host, port)
 
 
 log = structlog.get_logger(__name__)

@@ -119,9 +119,8 @@ class _Snapshot(Collector):
 
 def _labelled(view: HostSnapshot, process: ProcessSnapshot, about: DaemonAbout) -> dict[type, Labelled]:
     if view.workers is not None:
-        process = replace(
-            process, log_dropped=process.log_dropped + lines_dropped()
-        )  # adds those of the parent process
+        # the parent process, which runs no group, drops log lines too
+        process = replace(process, log_dropped=process.log_dropped + lines_dropped())
     groups = [((group.engine, group.name), group) for group in process.groups]
     return {
         DaemonAbout: [((), about)],

@@ -167,7 +167,8 @@ class CopySender:
         """
         copies: Counter[str] = Counter()
         async for copy in self._stored_since(window.ends, SCHEDULE_TOPIC):
-            copies[sent_back_key(copy)] += copy.stored_properties.get(REAL_TOPIC) == retry_topic(self._group)
+            if copy.stored_properties.get(REAL_TOPIC) == retry_topic(self._group):
+                copies[sent_back_key(copy)] += 1
         found = set()
         for offset, key in sorted(window.keys.items()):
             if copies[key]:

@@ -155,7 +155,7 @@ def intended_filter(expression: str, kind: str) -> str | None:
 
 
 def _sub(pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str], condition: str) -> str:
-    """Replace what a pattern finds, except quoted texts, which each pattern finds too."""
+    """Replace the matches of a pattern, except quoted texts. Each pattern matches quoted texts, to step over them."""
     return pattern.sub(lambda found: found[0] if found[0][0] == "'" else replace(found), condition)
 
 
