@@ -63,8 +63,8 @@ class StatsProcessor(RequestProcessor):
                 asked.append(client)
             if asked and header.client_addr:
                 break
-        wanted = group_headers.GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
-        tables = await asyncio.gather(*(self._held_offsets(client, wanted) for client in asked))
+        status_request = group_headers.GetConsumerStatusRequestHeader(topic=header.topic, group=header.group)
+        tables = await asyncio.gather(*(self._held_offsets(client, status_request) for client in asked))
         offsets = {client.client_id: table for client, table in zip(asked, tables, strict=True) if table is not None}
         return Reply(remark=NO_CODE, body=GetConsumerStatusBody(consumer_table=offsets).to_json())
 
@@ -236,15 +236,19 @@ class StatsProcessor(RequestProcessor):
         return Reply(reply.code, reply.remark, reply.ext_fields, reply.body)
 
     async def _held_offsets(
-        self, client: ClientChannel, wanted: group_headers.GetConsumerStatusRequestHeader
+        self, client: ClientChannel, status_request: group_headers.GetConsumerStatusRequestHeader
     ) -> Mapping[MessageQueue, int] | None:
         try:
-            reply = await client.channel.call(wanted.code, wanted.ext_fields(), timeout_seconds=STATUS_SECONDS)
+            reply = await client.channel.call(
+                status_request.code, status_request.ext_fields(), timeout_seconds=STATUS_SECONDS
+            )
             if reply.code != ResponseCode.SUCCESS or not reply.body:
                 return None
             return GetConsumerStatusBody.from_json(reply.body).message_queue_table
         except (RemotingTimeoutError, RemotingClosedError, ProtocolError) as error:
-            log.warning("broker.member_silent", client_id=client.client_id, code=int(wanted.code), error=str(error))
+            log.warning(
+                "broker.member_silent", client_id=client.client_id, code=int(status_request.code), error=str(error)
+            )
             return None
 
     def _topic(self, topic: str) -> TopicConfig:

@@ -185,7 +185,7 @@ class Generations:
             if changed:
                 self.note(changed)
                 return changed
-            self._raise_held(stored, done)
+            self._advance_held(stored, done)
             if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_INTERVAL_SECONDS:
                 self._write(replace(self._note, held=dict(self._held)))
             answers_of_existing(asked)
@@ -278,7 +278,7 @@ class Generations:
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
-    def _raise_held(self, stored: ByQueue, done: ByQueue) -> None:
+    def _advance_held(self, stored: ByQueue, done: ByQueue) -> None:
         """Raise `held` to the offsets that brokers had BROKER_FLUSH_SECONDS ago and still have.
 
         Both conditions are needed. A broker that does not answer may have been killed at any time since its last
