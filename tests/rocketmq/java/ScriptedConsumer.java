@@ -10,8 +10,12 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyContext;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
+import org.apache.rocketmq.client.impl.consumer.DefaultMQPushConsumerImpl;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Does to each message what the message says, and writes every attempt down as a line of JSON: --namesrv --group
@@ -78,10 +82,27 @@ public final class ScriptedConsumer {
             consumer.registerMessageListener((MessageListenerConcurrently) script::concurrently);
         }
         consumer.start();
-        Runtime.getRuntime().addShutdownHook(new Thread(consumer::shutdown));
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> end(consumer)));
         System.out.println(
             "started " + consumer.getDefaultMQPushConsumerImpl().getmQClientFactory().getClientId());
         Thread.currentThread().join();
+    }
+
+    /** Waits for the broker's answers to the last commits: shutdown() sends them one-way, and may close the connection first. */
+    private static void end(DefaultMQPushConsumer consumer) {
+        DefaultMQPushConsumerImpl client = consumer.getDefaultMQPushConsumerImpl();
+        OffsetStore store = client.getOffsetStore();
+        for (MessageQueue queue : client.getRebalanceImpl().getProcessQueueTable().keySet()) {
+            long offset = store.readOffset(queue, ReadOffsetType.READ_FROM_MEMORY);
+            if (offset >= 0) {
+                try {
+                    store.updateConsumeOffsetToBroker(queue, offset, false);
+                } catch (Exception error) {
+                    System.err.println("the last commit of " + queue + " failed: " + error);
+                }
+            }
+        }
+        consumer.shutdown();
     }
 
     private ConsumeConcurrentlyStatus concurrently(List<MessageExt> batch, ConsumeConcurrentlyContext context) {
