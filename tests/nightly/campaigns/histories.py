@@ -38,7 +38,16 @@ class Histories:
 
 def run(kind: str, seed: int, count: int) -> Histories:
     """Run `count` of a kind in a process of their own, whose sets have an order that can be had again."""
-    command = [sys.executable, "-m", "tests.consumer.histories", kind, "--seed", str(seed), "--count", str(count)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.nightly.consumer.histories",
+        kind,
+        "--seed",
+        str(seed),
+        "--count",
+        str(count),
+    ]
     environment = os.environ | {"PYTHONHASHSEED": "0"}
     ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     *failures, last = ended.stdout.splitlines() or [""]

@@ -4,13 +4,152 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 
 import pytest
+import structlog
 from structlog.testing import LogCapture
 
+from rmqd.client.client_options import TraceOptions
+from rmqd.client.remoting.remoting_client import RemotingClient
+from rmqd.client.routing.route_table import RouteTable
 from rmqd.client.sending import trace_dispatcher
+from rmqd.client.sending.producer import Producer
+from rmqd.client.sending.trace_dispatcher import TraceDispatcher
+from rmqd.codes import RequestCode, ResponseCode
+from rmqd.errors.broker_errors import TopicNotExistError
+from rmqd.wire.bodies.route_data import TopicRouteData
+from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
+from rmqd.wire.messages.properties import parse_properties
+from rmqd.wire.trace import TracePart
+from tests.client.peer import Peer, Reply, route_of, stored
 from tests.client.running import running
-from tests.client.sending.test_trace_dispatcher import SEND, World, few_looks, logged, told, world
+from tests.clock import ManualClock
+
+SEND = RequestCode.SEND_MESSAGE_V2
+TOPIC = "RMQ_SYS_TRACE_TOPIC"
+GROUP = "_INNER_TRACE_PRODUCER-mailer-CONSUME-1"
+
+
+class World:
+    """A dispatcher of batches of ten calls, a broker, and a clock that stands still."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.has_topic = True
+        self.clock = ManualClock()
+        self.remoting = RemotingClient(clock=self.clock)
+        producer = Producer(self.remoting, RouteTable(self._route_of, self.clock), clock=self.clock)
+        self.dispatcher = TraceDispatcher(producer, TraceOptions(TOPIC, 10), GROUP, self.clock)
+
+    async def _route_of(self, topic: str) -> TopicRouteData:
+        if not self.has_topic:
+            raise TopicNotExistError(ResponseCode.TOPIC_NOT_EXIST, "unknown", "a name server")
+        return route_of({"b0": self.peer.address}, queues=2)
+
+    def append(self, *numbers: int, size: int = 1) -> None:
+        for number in numbers:
+            self.dispatcher.append((TracePart("r" * size + f"{number}\x02", f"id{number}", None),), 1)
+
+    def sent(self) -> list[str]:
+        """The KEYS of each trace message."""
+        return [
+            parse_properties(SendMessageRequestHeaderV2.from_ext_fields(one.ext_fields).properties or "")["KEYS"]
+            for one in self.peer.got(SEND)
+        ]
+
+    async def counted(self, **counts: int) -> None:
+        wanted = {"sent": 0, "full": 0, "failed": 0} | counts
+        counts = self.dispatcher.counts
+        await self.clock.until(
+            lambda: counts == wanted, f"{counts} becomes {wanted}", most=trace_dispatcher.POLL_SECONDS
+        )
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with Peer() as peer:
+        peer.on(SEND, lambda command: stored(queue_id=int(command.ext_fields["e"])))
+        world = World(peer)
+        yield world
+        await world.remoting.close()
+
+
+@pytest.fixture
+def few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute of this clock has 120 looks for full batches, and not 600."""
+    monkeypatch.setattr(trace_dispatcher, "POLL_SECONDS", 0.5)
+
+
+@pytest.fixture
+def logged() -> LogCapture:
+    capture = LogCapture()
+    structlog.configure(processors=[capture])
+    return capture
+
+
+async def test_full_batches_go_at_once_and_the_rest_after_five_seconds(world: World) -> None:
+    async with running(world.dispatcher.run()):
+        world.append(*range(25))
+        await world.counted(sent=20)
+        assert sorted(len(keys.split()) for keys in world.sent()) == [10, 10]
+        await world.clock.advance(5)
+        await world.counted(sent=25)
+    assert sorted(key for keys in world.sent() for key in keys.split()) == sorted(f"id{n}" for n in range(25))
+    header = SendMessageRequestHeaderV2.from_ext_fields(world.peer.got(SEND)[0].ext_fields)
+    assert (header.producer_group, header.topic) == (GROUP, TOPIC)
+
+
+async def test_what_handlers_have_is_told_before_everything_is_sent(world: World) -> None:
+    world.dispatcher.before_flush = lambda: world.append(7)
+    async with running(world.dispatcher.run()):
+        await world.clock.advance(5)
+        await world.counted(sent=1)
+    assert world.sent() == ["id7"]
+
+
+@pytest.mark.usefixtures("few_looks")
+async def test_what_waits_is_bounded_and_what_is_dropped_is_counted_and_told(
+    world: World, logged: LogCapture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_dispatcher, "MAX_WAITING_CHARACTERS", 9000)
+    world.append(*range(8), size=1000)
+    assert not world.dispatcher.is_full
+    world.append(8, size=1000)
+    assert world.dispatcher.is_full
+    world.append(10, 11)
+    world.dispatcher.drop(4)
+    assert world.dispatcher.counts == {"sent": 0, "full": 6, "failed": 0}
+    async with running(world.dispatcher.run()):
+        await world.clock.until(lambda: told(logged), "the loss is told")
+        world.dispatcher.drop(3)
+        await world.clock.advance(59)
+        [line] = told(logged)
+        assert (line["records"], line["topic"], line["log_level"]) == (6, TOPIC, "warning")
+        await world.clock.advance(1)
+        assert len(told(logged)) == 2, "what was lost since is told a minute later"
+
+
+def told(logged: LogCapture) -> list[dict[str, object]]:
+    return [dict(entry) for entry in logged.entries if entry["event"] == "trace.dropped"]
+
+
+async def test_the_end_sends_what_waits_also_what_was_under_way(world: World) -> None:
+    held = asyncio.Event()
+
+    async def once_let_go(_: object) -> Reply:
+        await held.wait()
+        return stored(queue_id=0)
+
+    world.peer.on(SEND, once_let_go)
+    async with running(world.dispatcher.run()):
+        world.append(*range(12))
+        await world.clock.until(lambda: world.peer.got(SEND), "it is sent")
+    held.set()
+    await world.dispatcher.close()
+    assert world.dispatcher.counts == {"sent": 12, "full": 0, "failed": 0}
+    assert {key for keys in world.sent() for key in keys.split()} == {f"id{number}" for number in range(12)}
+
 
 __all__ = ["few_looks", "logged", "world"]
 

@@ -1,4 +1,4 @@
-"""`python -m tests.consumer.histories hand_over --count 100`: runs histories, prints what is wrong with which seed."""
+"""`python -m tests.nightly.consumer.histories hand_over --count 100`: prints each wrong history with its seed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Protocol
 import structlog
 
 from rmqd.runtime import clock as backoff
-from tests.consumer.histories.hand_over import hand_over
-from tests.consumer.histories.offsets import offsets
+from tests.nightly.consumer.histories.hand_over import hand_over
+from tests.nightly.consumer.histories.offsets import offsets
 
 
 class Outcome(Protocol):
@@ -40,7 +40,7 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.consumer.histories", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.nightly.consumer.histories", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--seed", type=int, default=1, help="the first one (default 1)")
     parser.add_argument("--count", type=int, default=1, help="how many seeds from there on (default 1)")
@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("--log", action="store_true", help="print what the members log")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of a history
-        os.execve(sys.executable, [sys.executable, "-m", "tests.consumer.histories", *sys.argv[1:]],
+        os.execve(sys.executable, [sys.executable, "-m", "tests.nightly.consumer.histories", *sys.argv[1:]],
                   os.environ | {"PYTHONHASHSEED": "0"})  # fmt: skip
     if not options.log:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))

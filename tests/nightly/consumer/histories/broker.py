@@ -10,8 +10,8 @@ from rmqd.wire.bodies.heartbeat_data import HeartbeatData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
-from tests.consumer.histories.virtual import VirtualPeer, _Transport
 from tests.consumer.scripted_broker import ScriptedBroker
+from tests.nightly.consumer.histories.virtual import VirtualPeer, _Transport
 
 LOCK_SECONDS = 60.0
 FLUSH_SECONDS = 5.0

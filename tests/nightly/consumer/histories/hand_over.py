@@ -13,8 +13,8 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import TOPIC, group_options, handler_of
-from tests.consumer.histories.broker import HistoryBroker
-from tests.consumer.histories.virtual import VirtualLoop, VirtualPeer
+from tests.nightly.consumer.histories.broker import HistoryBroker
+from tests.nightly.consumer.histories.virtual import VirtualLoop, VirtualPeer
 from tests.simulation.loop import LoopClock
 
 SECONDS = 40.0

@@ -17,8 +17,8 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group_headers import UpdateConsumerOffsetRequestHeader
 from tests.client.peer import Reply
 from tests.consumer.groups import GROUP, TOPIC
-from tests.consumer.histories.broker import HistoryBroker
-from tests.consumer.histories.virtual import VirtualLoop, VirtualPeer
+from tests.nightly.consumer.histories.broker import HistoryBroker
+from tests.nightly.consumer.histories.virtual import VirtualLoop, VirtualPeer
 from tests.simulation.loop import LoopClock
 
 STEPS = 30
