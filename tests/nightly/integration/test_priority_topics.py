@@ -14,6 +14,7 @@ from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, ledger
 from tests.rocketmq.fixtures import fresh_name
+from tests.rocketmq.offsets import stored
 from tests.rocketmq.peers import PeerOptions, start_consumer
 from tests.rocketmq.producer import Producer
 from tests.seen import Seen
@@ -65,6 +66,8 @@ async def test_the_highest_priority_is_popped_first(
     def begun() -> list[str]:
         return [entry.key for entry in ledger.read(theirs) if entry.event == ledger.START]
 
+    # a pop before the last message is in its queue takes the rest later, after those of lower priority
+    await eventually(lambda: sum(stored(rocketmq, priority_topic).values()) == PRIORITIES * EACH, "all are in queues")
     with start_consumer(PeerOptions(rocketmq.nameserver, priority_topic, theirs), java, pop=True, threads=1):
         async with member(rocketmq.nameserver, seen, group=group, subscriptions=[priority_topic], **options):
             await eventually(lambda: len(seen.keys) == len(begun()) == PRIORITIES * EACH, "all are handled", 60)
