@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import importlib
 import re
@@ -68,6 +69,7 @@ class HttpApi:
         self._daemon = daemon
         self._page = StatusPage()
         self._shown: tuple[RootConfig, dict[str, Any]] | None = None
+        self._scrapes: dict[str, asyncio.Task[Any]] = {}  # those that are being rendered, by their Accept
 
     def app(self) -> Starlette:
         """The ASGI app with all endpoints."""
@@ -102,22 +104,30 @@ class HttpApi:
         return _checks_response(readiness(await host.view(with_queues=False), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics, compressed if the scraper accepts it.
-
-        The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
-        """
-        exposition = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
-        view = await self._daemon.host.view()
-        if not view.processes:
+        """Return the metrics, compressed if the scraper accepts it. Scrapes at the same time share one rendering."""
+        accept = request.headers.get("accept", "")
+        if (scrape := self._scrapes.get(accept)) is None:
+            scrape = self._scrapes[accept] = asyncio.create_task(self._scrape(accept), name="scrape")
+            scrape.add_done_callback(lambda _: self._scrapes.pop(accept))
+        if (rendered := await asyncio.shield(scrape)) is None:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
-        accept, config = request.headers.get("accept", ""), self._daemon.config.metrics
-        body, content_type = await exposition.render(view, self._daemon.about(), accept, config)
+        body, content_type = rendered
         headers = {"content-type": content_type, "vary": "accept-encoding"}
         if not _GZIP.search(request.headers.get("accept-encoding", "")):
             return Response(body, headers=headers)
         # zlib needs milliseconds for a megabyte, and lets other threads run meanwhile
         compressed = await in_own_thread(lambda: gzip.compress(body, 1, mtime=0))
         return Response(compressed, headers=headers | {"content-encoding": "gzip"})
+
+    async def _scrape(self, accept: str) -> Any:
+        """Return the metrics and their content type; None if no worker responds.
+
+        The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
+        """
+        exposition = await in_own_thread(lambda: importlib.import_module("rmqd.daemon.metrics.exposition"))
+        view = await self._daemon.host.view()
+        about, config = self._daemon.about(), self._daemon.config.metrics
+        return await exposition.render(view, about, accept, config) if view.processes else None
 
     async def status(self, _request: Request) -> Response:
         """Return the status of every group and queue."""

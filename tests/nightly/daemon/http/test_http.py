@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.requests import Request
 
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import PauseScope
@@ -25,6 +26,7 @@ from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http import http_server
 from rmqd.daemon.http.http_access import AccessPolicy
+from rmqd.daemon.http.http_api import HttpApi
 from rmqd.daemon.http.http_endpoint import HttpEndpoint, address_of, listen_on
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.histogram import HistogramSnapshot
@@ -339,6 +341,27 @@ async def test_metrics_are_compressed_for_a_scraper_that_accepts_it(
     assert response.headers.get("content-encoding") == encoding
     assert response.headers["vary"] == "accept-encoding"
     assert 'rmqd_group_state{engine="local",group="audit",state="running"} 1.0' in response.text
+
+
+async def test_scrapes_at_the_same_time_share_one_rendering(served: Served) -> None:
+    """That of a daemon with many topics takes seconds. The next scrape has new figures."""
+    views = 0
+
+    async def counted_view(**_: bool) -> HostSnapshot:
+        nonlocal views
+        views += 1
+        return await host_view()
+
+    host_view, served.host.view = served.host.view, counted_view  # type: ignore[method-assign]
+    api = HttpApi(served)
+    scrapes = [
+        Request({"type": "http", "headers": [(b"accept", accept)]}) for accept in (b"*/*", b"*/*", b"text/plain")
+    ]
+    first, *others = [one.body for one in await asyncio.gather(*map(api.metrics, scrapes))]
+    assert b"rmqd_group_state" in first
+    assert (first is others[0], views) == (True, 2)
+    assert (await api.metrics(scrapes[0])).body is not first
+    assert views == 3
 
 
 async def test_probes_and_metrics_answer_any_host(served: Served) -> None:
