@@ -143,7 +143,8 @@ def _family(spec: FamilySpec, snapshots: Labelled) -> Family:
     if metric.kind == "histogram":
         histograms = HistogramMetricFamily(metric.name, metric.help, labels=(*spec.labels, _VARIANT))
         for labels, value in _values(spec, snapshots):
-            histograms.add_metric(labels, _buckets(value), value.sum)
+            if value.count or "topic" not in spec.labels:  # an idle topic would have fifty series of zeros
+                histograms.add_metric(labels, _buckets(value), value.sum)
         return histograms
     kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
     family = kind(metric.name, metric.help, labels=(*spec.labels, _VARIANT))

@@ -46,6 +46,14 @@ def test_what_is_not_known_yet_has_no_series() -> None:
     assert [name for name in found if name.startswith("rmqd_consumer_lag_seconds{")]
 
 
+def test_a_topic_without_values_has_no_histograms() -> None:
+    """A group of many topics would have most of its series for topics without messages."""
+    found = series(process())
+    counts = {name for name in found if name.startswith("rmqd_handler_duration_seconds_count")}
+    assert counts == {"rmqd_handler_duration_seconds_count{engine=local,group=mailer,is_retry=false,topic=orders}"}
+    assert not [name for name in found if name.startswith("rmqd_message_age_seconds")]
+
+
 def test_process_and_garbage_collector_are_there() -> None:
     """What every Python service shows."""
     found = series(process())
