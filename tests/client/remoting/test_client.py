@@ -141,7 +141,7 @@ async def test_each_request_has_its_own_deadline(clock: ManualClock, peer: Peer)
     ended: list[float] = []
 
     async def ask(timeout_seconds: float) -> None:
-        with pytest.raises(RemotingTimeoutError, match=f"in {duration(timeout_seconds)}"):
+        with pytest.raises(RemotingTimeoutError, match=rf"to {ASK.name} \({ASK}\) in {duration(timeout_seconds)}"):
             await remoting.invoke(peer.address, ASK, {}, timeout_seconds=timeout_seconds)
         ended.append(timeout_seconds)
 
