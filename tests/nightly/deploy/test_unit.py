@@ -46,6 +46,11 @@ def test_a_wrong_configuration_is_not_started_again(service: configparser.Sectio
     assert set(service["RestartPreventExitStatus"].split()) == {str(int(ExitCode.USAGE)), str(int(ExitCode.CONFIG))}
 
 
+def test_the_end_of_one_process_for_memory_is_not_the_service_s(service: configparser.SectionProxy) -> None:
+    """The daemon replaces a worker and a handler's process."""
+    assert service["OOMPolicy"] == "continue"
+
+
 async def test_a_reload_fails_where_the_configuration_is_wrong(
     service: configparser.SectionProxy, tmp_path: Path
 ) -> None:
