@@ -67,6 +67,23 @@ async def test_a_host_name_that_moves_is_followed_by_clients_that_only_ask(
     assert servers.addresses == (f"127.0.0.9:{peers[0].port}",)
 
 
+async def test_a_host_name_that_moves_is_followed_by_members(
+    remoting: RemotingClient, peers: list[Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At intervals, though the old machine still answers."""
+    monkeypatch.setattr("rmqd.client.routing.name_server_client.RESOLVE_INTERVAL_SECONDS", 0.01)
+    host = ["127.0.0.1"]
+
+    async def resolve(_host: str, _port: int) -> list[str]:
+        return list(host)
+
+    servers = NameServers(remoting, [f"nameserver:{peers[0].port}"], resolve=resolve)
+    assert await servers.get_route("T") == ROUTE
+    host[0] = "127.0.0.9"
+    async with running(servers.run()):
+        await eventually(lambda: servers.addresses == (f"127.0.0.9:{peers[0].port}",), "the new address is known")
+
+
 async def test_total_failure_looks_up_again(remoting: RemotingClient, peers: list[Peer]) -> None:
     """When no known name server answers, `run` asks the address server again at once."""
     listed = ["127.0.0.1:1"]
