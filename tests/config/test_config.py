@@ -13,7 +13,7 @@ from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.reading.config_source import is_secret
 from rmqd.consumer.allocate import AllocateStrategy, averagely, consistent_hash
-from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, FailureOptions, Subscription
+from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions, FailureOptions, GroupKeys, Subscription
 from rmqd.errors import ConfigError
 from rmqd.plugins.model_options import load_runnable, options_of_group
 from tests.certificates import CA, CLIENT, ENCRYPTED_KEY, certificate
@@ -204,6 +204,12 @@ def test_every_option_of_the_engine_can_be_set() -> None:
         deduplication=None,  # it excludes others of these; tests/config/test_deduplicate.py
         trace=TraceOptions("traces", 18),
     )
+    unchanged = [
+        field.name
+        for field in dataclasses.fields(GroupKeys)
+        if getattr(changed, field.name) == getattr(GroupKeys, field.name)
+    ]
+    assert unchanged == ["order_by"], "set each key of GroupKeys above, except order_by, which excludes others"
 
 
 @pytest.mark.usefixtures("in_empty_folder")
