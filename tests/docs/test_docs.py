@@ -19,7 +19,7 @@ import yaml
 from pydantic import BaseModel
 
 from rmqd.broker.broker_settings import BrokerSettings
-from rmqd.cli.app import DOCS, command_line
+from rmqd.cli.app import COMMANDS, DOCS, command_line
 from rmqd.config.load import load_config
 from rmqd.consumer.allocate import AllocateStrategy
 from rmqd.consumer.hooks import GroupHooks, Hook
@@ -196,6 +196,13 @@ def test_the_readme_lists_every_command_and_no_other() -> None:
     commands = {name for name, command in vars(group)["commands"].items() if not command.hidden}
 
     assert sorted(row[0] for row in table(TOP / "README.md", "## Commands")) == sorted(f"`rmqd {n}`" for n in commands)
+
+
+def test_the_readme_names_each_command_of_two_words() -> None:
+    rows = {row[0].strip("`").removeprefix("rmqd "): row[1] for row in table(TOP / "README.md", "## Commands")}
+    pairs = [words.split() for words in COMMANDS if " " in words]
+    missing = [f"rmqd {first} {second}" for first, second in pairs if not re.search(rf"`{second}\b", rows[first])]
+    assert missing == [], "name them in the README's rows of their first words"
 
 
 def test_the_pages_name_commands_and_options_that_there_are() -> None:
