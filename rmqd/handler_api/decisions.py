@@ -126,6 +126,9 @@ WAIT: Final = "rmqd_wait_seconds"
 
 The cause is another system, for example an unavailable database or a missing permission. No attempt is counted.
 """
+_RETRIES_OF_OTHER_CLIENTS: Final = frozenset(
+    ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT", "ConsumeOrderlyStatus.ROLLBACK", "ConsumeResult.FAILURE")
+)
 _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
 
 
@@ -136,9 +139,11 @@ def raise_returned(result: object) -> None:
     """
     if _is_decision(result):
         raise result
-    if isinstance(result, enum.Enum) and result.name in ("RECONSUME_LATER", "SUSPEND_CURRENT_QUEUE_A_MOMENT"):
-        raise TypeError(f"the handler returned {result.name}, a result of another client; expected raise Retry()")
-    if any(map(_is_decision, members_of(result))):
+    members = list(members_of(result))
+    for one in members:
+        if isinstance(one, enum.Enum) and {one.name, f"{type(one).__name__}.{one.name}"} & _RETRIES_OF_OTHER_CLIENTS:
+            raise TypeError(f"the handler returned {one.name}, a result of another client; expected raise Retry()")
+    if any(map(_is_decision, members)):
         raise TypeError(
             f"the handler returned a {type(result).__name__} with decisions, which belong to no message; "
             "call batch.retry(message) or batch.dead_letter(message) for each, or return one decision"

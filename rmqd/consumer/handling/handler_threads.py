@@ -52,10 +52,11 @@ def check_result(result: object, handler_name: str) -> None:
     """Raise a decision that a handler returned. Raises HandlerNotAwaitedError for an awaitable, a generator, a function
     or a handler, also in a collection.
 
-    Other results have no meaning.
+    Raises the exception of a future in a collection, such as of `asyncio.wait`. Other results have no meaning.
     """
     raise_returned(result)
-    undone = [one for one in members_of(result) if _is_left(one, is_result=one is result)]
+    members = list(members_of(result))
+    undone = [one for one in members if _is_left(one, is_result=one is result)]
     for one in undone:
         if isinstance(one, Coroutine | Generator):
             one.close()  # otherwise Python warns about a never-awaited coroutine at an unrelated place
@@ -71,12 +72,15 @@ def check_result(result: object, handler_name: str) -> None:
             f"handler {handler_name} returned a {class_name(undone[0])} that was never {ended}, so it handled nothing; "
             f"{step}"
         )
+    for one in members:
+        if isinstance(one, _FUTURES):
+            one.result()
 
 
-def _is_left(one: object, *, is_result: bool) -> bool:
+def _is_left(one: Any, *, is_result: bool) -> bool:
     """Return whether an object in a result, or the result itself, is unfinished work or a function to call."""
-    if isinstance(one, threading.Thread):
-        return one.ident is None or one.is_alive()
+    if all(hasattr(type(one), name) for name in ("ident", "is_alive")):  # a thread, or a process of multiprocessing
+        return one.ident is None or bool(one.is_alive())
     if type(one).__module__ == "multiprocessing.pool":
         return not getattr(one, "ready", lambda: not isinstance(one, Iterator))()  # an iterator of `imap` is not known
     if isinstance(one, _FUTURES) and one.done():

@@ -182,6 +182,7 @@ def _work(_: object) -> Never:
         lambda: [Coroutines().handle(1)],
         lambda: {"a": (Coroutines().handle(1), Coroutines().handle(2))},
         lambda: [concurrent.futures.Future[None]()],
+        lambda: multiprocessing.Process(target=_work, args=(1,)),
     ],
 )
 async def test_work_that_did_not_run_is_an_error(make: Callable[[], Any]) -> None:
@@ -196,17 +197,26 @@ async def test_results_that_a_pool_still_computes_are_an_error() -> None:
         await call(lambda _: pool.imap(str, [1]))
 
 
-async def test_a_list_of_done_futures_is_a_result() -> None:
-    done = concurrent.futures.Future[None]()
+async def test_a_list_of_done_futures_is_a_result_unless_one_failed() -> None:
+    done, failed = concurrent.futures.Future[None](), concurrent.futures.Future[None]()
     done.set_result(None)
+    failed.set_exception(ValueError("full"))
 
     await call(lambda _: [done])
+    with pytest.raises(ValueError, match="full"):
+        await call(lambda _: ({done, failed}, set()))  # as of asyncio.wait
 
 
 class ConsumeStatus(enum.Enum):
     """As other clients have it."""
 
     RECONSUME_LATER = 1
+
+
+class ConsumeResult(enum.Enum):
+    """As RocketMQ's client for 5.x has it."""
+
+    FAILURE = 1
 
 
 @pytest.mark.parametrize(
@@ -216,6 +226,7 @@ class ConsumeStatus(enum.Enum):
         ([None, Retry(1)], TypeError),  # as of gather(return_exceptions=True)
         ({"a": [DeadLetter]}, TypeError),
         (ConsumeStatus.RECONSUME_LATER, TypeError),
+        ([ConsumeResult.FAILURE], TypeError),
     ],
 )
 async def test_a_returned_decision_is_raised_also_out_of_a_group(result: object, expected: type[Exception]) -> None:
