@@ -10,10 +10,12 @@ Errors may also quote secrets of the configuration: `hidden` removes the secrets
 from __future__ import annotations
 
 import functools
+import json
 import re
 import traceback
 from collections.abc import Callable
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 # the descriptor of `type` itself, because a metaclass may define any __name__
 _name_of: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__
@@ -181,9 +183,13 @@ known_secrets: Final[dict[str, str]] = {}
 
 
 def hide_secret(secret: object, shown: str = HIDDEN) -> str:
-    """Return the replacement of a secret, which `hidden` from now on applies to every text in this process."""
+    """Return the replacement of a secret, which `hidden` from now on applies to every text in this process.
+
+    It is also hidden as a URL, Python or JSON would write it.
+    """
     text = str(secret)
-    for one in {text, *text.splitlines()} - {""}:
+    written = quote(text, safe="", errors="replace"), unquote(text), repr(text)[1:-1], json.dumps(text)[1:-1]
+    for one in {text, *text.splitlines(), *written} - {""}:
         if not re.fullmatch(_SETTING, one, re.IGNORECASE):
             known_secrets[one] = shown
     return shown if text else ""

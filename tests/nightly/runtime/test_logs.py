@@ -24,6 +24,7 @@ import httpx
 import pytest
 import structlog
 
+from rmqd.runtime import plain_text
 from rmqd.runtime.logs import log_setup as log_handlers
 from rmqd.runtime.logs import log_writer as writer
 from rmqd.runtime.logs.log_repeats import MAX_REPEATED_KINDS, RepeatLimiter
@@ -313,3 +314,9 @@ def test_a_reader_that_is_gone_is_no_failure(pipe: int) -> None:
     for _ in range(100):
         structlog.get_logger("rmqd.test").info("unheard")
     finish_writing()
+
+
+def test_secrets_are_hidden_however_they_are_written() -> None:
+    """As themselves, in a URL, and by Python's `repr`."""
+    plain_text.hide_secret(key := "a+b/\\9==")
+    assert plain_text.hidden(f"{key} {key!r} a%2Bb%2F%5C9%3D%3D") == "(hidden) '(hidden)' (hidden)"
