@@ -284,8 +284,8 @@ http: {token: TKTK}
         ("http.token", True),
         ("http.token_file", False),
         ("client.tls.key_file", False),
-        ("groups.mailer.handler.options.db_password", True),
-        ("groups.mailer.handler.canary.options.database.token", True),
+        ("groups.mailer.sink.options.db_password", True),
+        ("defaults.handler.canary.options.database.token", True),
         ("groups.mailer.pipeline.options.token", False),
     ],
 )

@@ -70,8 +70,7 @@ def _mapping_at(node: Node, key: str) -> YamlMapping:
     return entry.node if entry is not None and isinstance(entry.node, YamlMapping) else YamlMapping(node.place, {})
 
 
-_OPTIONS: Final = ("handler", "options")
-_CANARY_OPTIONS: Final = ("handler", "canary", "options")
+_WITH_SECRETS: Final = ("handler", "offset_store", "sink")
 _SECRET_OPTION: Final = re.compile(r"(.*_)?(password|passwd|passphrase|secret|token|secret_key|access_key|api_key)")
 
 
@@ -295,14 +294,15 @@ def _literal_secrets(node: Node, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 def is_secret(path: KeyPath) -> bool:
-    """Return whether a key is declared as a secret, or is an option of a handler with a name such as `password`.
+    """Return whether a key is a declared secret, or an option, except of pipelines, with a name such as `password`.
 
     `--set` refuses literal secrets, because every user can see command lines.
     """
     if (model := model_at(RootConfig, path[:-1])) is not None:
         field_info = keys_of(model).get(str(path[-1]))
         return field_info is not None and getattr(kind_of(field_info), "secret", False)
-    is_option = path[0] == "groups" and (path[2:4] == _OPTIONS or path[2:5] == _CANARY_OPTIONS)
+    group_path = path[2:] if path[0] == "groups" else path[1:] if path[0] == "defaults" else ()
+    is_option = "options" in group_path[1:-1] and group_path[0] in _WITH_SECRETS
     return is_option and bool(_SECRET_OPTION.fullmatch(str(path[-1]).lower()))
 
 
