@@ -163,8 +163,10 @@ class ClientOptions(ClientKeys):
 
 
 def without_password(url: str) -> str:
-    """Return a URL without its password: `http://user:password@host` becomes `http://user:***@host`."""
-    return re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url)
+    """Return a URL without its password and its query: `http://user:password@host/?key` becomes
+    `http://user:***@host/?***`.
+    """
+    return re.sub(r"(?<=\?).+", "***", re.sub(r"(?<=://)([^/@:]*):[^/]*@", r"\1:***@", url))
 
 
 @dataclass(frozen=True, slots=True)

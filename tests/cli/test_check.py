@@ -133,11 +133,11 @@ def test_a_good_configuration_is_told_group_by_group() -> None:
 
 def test_the_password_of_an_address_server_is_not_printed() -> None:
     """What a person runs by hand stands in terminals, and in the logs of a deployment."""
-    url = "nameserver_url: http://user:s3cret@10.0.0.1/ns"
+    url = "nameserver_url: http://user:s3cret@10.0.0.1/ns?key=s3cret"
     Path("rmqd.yaml").write_text(GOOD.replace("nameserver: 127.0.0.1:9876", url))
     result = rmqd("check", "--config", "rmqd.yaml")
     assert result.code == 0
-    assert result.out.splitlines()[0] == "OK           nameserver http://user:***@10.0.0.1/ns"
+    assert result.out.splitlines()[0] == "OK           nameserver http://user:***@10.0.0.1/ns?***"
     assert "s3cret" not in result.out + result.err
 
 
