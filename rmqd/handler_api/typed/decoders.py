@@ -23,7 +23,8 @@ Decode = Callable[[bytes], Any]
 
 _MAX_FAULTS: Final = 5  # the limit of faults that a reason names
 _MAX_CAUSES: Final = 10  # the limit of causes that are checked, because they may form a circle
-_QUOTES_A_VALUE: Final = re.compile(r"Invalid (enum )?value(?= )")
+_NEVER_OF_BODY: Final = (*DECISIONS, MemoryError, ImportError, NameError)
+_QUOTES_A_VALUE: Final = re.compile(r"(Invalid (enum )?value|Object contains unknown field)(?= )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Decoder:
         try:
             payload = self.decode(message)
         except Exception as error:
-            if any(isinstance(one, DECISIONS) or _is_unavailable(one) for one in leaves_of(error)):
+            if any(isinstance(one, _NEVER_OF_BODY) or _is_unavailable(one) for one in leaves_of(error)):
                 raise
             raise InvalidPayloadError(f"the body is not a valid {self.shown}: {_fault(error, self.target)}") from error
         if self.check is not None:

@@ -23,7 +23,7 @@ from rmqd.handler_api.typed.typed_form import HandlerFormError
 from rmqd.testing import RocketMQ, make_message
 from tests.handler_api.typed.test_payloads import ALL_AT_ONCE, Model, Run, send, send_queue
 
-Stated = msgspec.defstruct("Stated", [("state", enum.Enum("State", {"PAID": "paid"}))])
+Stated = msgspec.defstruct("Stated", [("state", enum.Enum("State", {"PAID": "paid"}))], forbid_unknown_fields=True)
 
 
 class Paid(pydantic.BaseModel):
@@ -45,6 +45,7 @@ Tagged = Annotated[Paid | Sent, pydantic.Field(discriminator="state")]
     ("kind", "body", "fault"),
     [
         (Stated, {"state": "secret - at `x`"}, "Stated in JSON: Invalid enum value - at `$.state`"),
+        (Stated, {"state": "paid", "secret": 1}, "Stated in JSON: Object contains unknown field"),
         (Tagged, {"state": "secret"}, "Paid | Sent in JSON: The tag 'state' is not one of 'paid', 'sent'"),
         (
             dict[str, bool],
@@ -52,7 +53,7 @@ Tagged = Annotated[Paid | Sent, pydantic.Field(discriminator="state")]
             "dict[str, bool] in JSON: [key]: Input should be a valid boolean, unable to interpret input",
         ),
     ],
-    ids=["enum of msgspec", "tag of pydantic", "key of pydantic"],
+    ids=["enum of msgspec", "field of msgspec", "tag of pydantic", "key of pydantic"],
 )
 def test_why_a_body_cannot_be_decoded_is_told_without_its_values(
     rocketmq: RocketMQ, run_handler: Run, kind: Any, body: dict[str, Any], fault: str
@@ -303,10 +304,11 @@ def away(cause: BaseException) -> Exception:
         (lambda: OSError(101, "network unreachable"), ["retried", "acked"]),
         (lambda: away(TimeoutError()), ["retried", "acked"]),
         (lambda: ExceptionGroup("x", [ConnectionError(), KeyError()]), ["retried", "acked"]),
+        (lambda: ModuleNotFoundError("No module named 'zstd'"), ["retried", "acked"]),
         (lambda: OSError("not a gzip file"), ["acked"]),
         (lambda: ValueError("no number"), ["acked"]),
     ],
-    ids=["Retry", "DeadLetter", "ConnectionError", "OSError", "cause", "group", "no errno", "ValueError"],
+    ids=["Retry", "DeadLetter", "ConnectionError", "OSError", "cause", "group", "module", "no errno", "ValueError"],
 )
 def test_decode_says_by_what_it_raises_whether_the_body_is_invalid(
     rocketmq: RocketMQ, run_handler: Run, made: Callable[[], Exception], outcomes: list[str], per_batch: bool
