@@ -9,11 +9,11 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from urllib.parse import quote
 
 from rmqd import Message
-from rmqd_handlers.message_values import InvalidBodyError, time_of, to_record
+from rmqd_handlers.message_values import parse_json, time_of, to_record
 
 Scheme = Literal["standard_webhooks", "sha256"]
 PREFIX: Final = "whsec_"
@@ -74,17 +74,17 @@ class Contents:
             attributes = {f"ce-{name}": as_header(value) for name, value in self._attributes(message).items()}
             return self._call(message, {"Content-Type": self.content_type} | attributes)
         kind = "application/cloudevents+json" if self.format == "cloudevents" else "application/json"
-        return self._call(message, {"Content-Type": kind}, _as_json(self.item(message)))
+        return self._call(message, {"Content-Type": kind}, _encoded(self.item(message)))
 
-    def of_many(self, items: Sequence[tuple[Message, dict[str, Any]]]) -> WebhookCall:
+    def of_many(self, items: Sequence[tuple[Message, str]]) -> WebhookCall:
         """Return a call with all messages, as a JSON array of their items."""
         call_id = hashlib.sha256(" ".join(message.msg_id for message, _ in items).encode()).hexdigest()[:32]
         kind = "application/cloudevents-batch+json" if self.format == "cloudevents" else "application/json"
-        return WebhookCall(call_id, _as_json([item for _, item in items]), {"Content-Type": kind})
+        return WebhookCall(call_id, _encoded(f"[{','.join(item for _, item in items)}]"), {"Content-Type": kind})
 
-    def item(self, message: Message) -> dict[str, Any]:
+    def item(self, message: Message) -> str:
         """Return the JSON object of a message. Raises InvalidBodyError if the body is not JSON, but must be."""
-        return self._event(message) if self.format == "cloudevents" else to_record(message)
+        return self._event(message) if self.format == "cloudevents" else _as_json(to_record(message))
 
     def _call(self, message: Message, headers: dict[str, str], content: bytes | None = None) -> WebhookCall:
         # the id is a property that the producer may set to any text
@@ -102,20 +102,18 @@ class Contents:
         more = {"subject": message.keys, "tags": message.tags}
         return attributes | {name: value for name, value in more.items() if value}
 
-    def _event(self, message: Message) -> dict[str, Any]:
-        event: dict[str, Any] = {**self._attributes(message), "datacontenttype": self.content_type}
+    def _event(self, message: Message) -> str:
+        event = {**self._attributes(message), "datacontenttype": self.content_type}
         body = bytes(message.body)
         if is_json(self.content_type):
-            try:
-                event["data"] = json.loads(body)
-            except (ValueError, RecursionError) as error:
-                raise InvalidBodyError(f"the body is not JSON: {error}") from None
-            return event
+            parse_json(body)
+            # unchanged, so that its numbers keep all digits
+            return f'{_as_json(event)[:-1]},"data":{body.decode(json.detect_encoding(body), "surrogatepass")}}}'
         try:
             event["data"] = body.decode()
         except UnicodeDecodeError:
             event["data_base64"] = base64.b64encode(body).decode()
-        return event
+        return _as_json(event)
 
 
 def is_json(content_type: str) -> bool:
@@ -134,5 +132,9 @@ def _fields(message: Message) -> dict[str, str]:
     return {f"X-RocketMQ-{name}": as_header(value) for name, value in fields.items() if value}
 
 
-def _as_json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="backslashreplace")
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="backslashreplace")

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
@@ -122,6 +122,7 @@ class Webhook:
 
         @model_validator(mode="after")
         def _fit(self) -> Self:
+            self._are_headers({"content_type": self.content_type})
             if self.per_call == "batch" and self.format in ONE_BY_ONE:
                 raise ValueError(
                     f"format: {self.format} sends one message per call; expected json or cloudevents for a batch"
@@ -140,9 +141,10 @@ class Webhook:
         self._connections: Connections
 
     async def start(self) -> None:
-        """Read the certificates now: unreadable ones fail the start instead of each message."""
+        """Read the URL and the certificates now: unusable ones fail the start instead of each message."""
         import httpx
 
+        httpx.URL(self._options.url)
         logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every call with its URL
         one = self._options
         context = one.tls.context()
@@ -195,7 +197,7 @@ class Webhook:
             acknowledge_written(batch)
 
     async def _post_all(
-        self, batch: Batch, items: Sequence[tuple[Message, dict[str, Any]]], until: float, *, is_part: bool
+        self, batch: Batch, items: Sequence[tuple[Message, str]], until: float, *, is_part: bool
     ) -> None:
         """Send messages in one call. If the server refuses it, send halves, because other messages may be accepted."""
         try:

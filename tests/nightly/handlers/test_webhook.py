@@ -27,14 +27,14 @@ __all__ = ["peer"]
 
 
 async def test_cloud_events_of_a_batch_leave_out_what_is_not_as_the_content_type_says(peer: HttpPeer) -> None:
-    batch = batch_of(b"1", b"no JSON", b"3")
+    batch = batch_of(b"1", b"no JSON", b"12345678901234567.890", b"NaN")
     async with started(peer.url, format="cloudevents", per_call="batch") as handler:
         await handler.handle(batch)
 
     [request] = peer.requests
     assert request.headers["content-type"] == "application/cloudevents-batch+json"
-    assert [event["data"] for event in request.document] == [1, 3]
-    assert decided(batch) == {1: "dead_letter"}
+    assert [event["data"] for event in json.loads(request.content, parse_float=str)] == [1, "12345678901234567.890"]
+    assert decided(batch) == {1: "dead_letter", 3: "dead_letter"}
 
 
 async def test_what_a_producer_wrote_breaks_no_header_and_holds_up_nothing(peer: HttpPeer) -> None:
@@ -60,6 +60,13 @@ async def test_data_that_is_not_json_is_text_or_base64(peer: HttpPeer) -> None:
         for request in peer.requests
     ]
     assert found == [{"data": "text"}, {"data_base64": "/w=="}]
+
+
+@pytest.mark.parametrize("options", [{"url": "https://exa\u200bmple.com/"}, {"content_type": "text/plain\nX: 1"}])
+async def test_settings_that_no_call_could_use_fail_the_start(peer: HttpPeer, options: dict[str, str]) -> None:
+    with pytest.raises((httpx.InvalidURL, ValueError), match=r"nvalid|valid header value"):
+        async with started(options.pop("url", peer.url), **options):
+            pytest.fail("it started")
 
 
 async def test_a_call_is_signed_over_its_content_alone(peer: HttpPeer) -> None:
