@@ -156,8 +156,10 @@ class Celery:
             await asyncio.to_thread(self._send_all, tasks)
 
     def _send_all(self, tasks: deque[CeleryTask]) -> None:
-        """Send the tasks. Each is removed from `tasks` when the broker has it. Raises OperationalError."""
-        from kombu.exceptions import OperationalError
+        """Send the tasks. Each is removed from `tasks` when the broker has it. Raises OperationalError, and EncodeError
+        for a task's values.
+        """
+        from kombu.exceptions import EncodeError, OperationalError
 
         try:
             producer = self._idle.popleft()
@@ -174,9 +176,9 @@ class Celery:
         except BaseException as error:
             connection = producer.connection
             connection.release()
-            if isinstance(error, (*connection.connection_errors, *connection.channel_errors)):
-                # kombu does not convert some errors, such as full memory or a missing permission
-                raise OperationalError(str(error)) from error
+            if isinstance(error, Exception) and not isinstance(error, EncodeError | OperationalError):
+                # for example full memory, a missing permission, or a queue that the settings do not allow
+                raise OperationalError(str(error) or type(error).__name__) from error
             raise
         self._idle.append(producer)
 

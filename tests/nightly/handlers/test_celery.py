@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kombu.exceptions import OperationalError
 
-from rmqd_handlers.celery import CelerySettingError
+from rmqd_handlers.celery import Celery, CelerySettingError
 from tests.handlers.messages import batch_of, decided, meant
 from tests.handlers.test_celery import queued, started
 from tests.servers.redis import RedisServer
@@ -72,6 +72,16 @@ async def test_full_memory_is_waited_for(redis_server: RedisServer, redis_client
         with pytest.raises(OperationalError, match="used memory") as raised:
             await handler.handle(batch_of(b"1"))
         redis_client.config_set("maxmemory", 0)
+    assert meant(raised.value) == "again"
+
+
+async def test_a_queue_that_the_settings_do_not_allow_is_not_the_message_s_fault() -> None:
+    options = {"url": "memory://", "task": "pack", "queue": "orders", "retry_for": "0s"}
+    handler = Celery(Celery.Options.model_validate(options | {"client": {"task_create_missing_queues": False}}))
+    await handler.start()
+    with pytest.raises(OperationalError, match="orders") as raised:
+        await handler.handle(batch_of(b"1"))
+    await handler.stop()
     assert meant(raised.value) == "again"
 
 
