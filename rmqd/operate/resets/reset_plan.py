@@ -257,6 +257,9 @@ async def plan_reset(brokers: Brokers, change: OffsetChange) -> ResetPlan:
         raise OffsetResetError(f"no broker of topic {topic} knows group {group}; run `rmqd groups list` to see all")
     errors |= {name: OffsetResetError(f"this broker does not know group {group}: {_UNKNOWN}") for name in unknown}
     asked = [queue for queue in queues if queue.broker_name not in errors]
+    has = {(queue.broker_name, queue.queue_id) for queue in queues}
+    for name, number in sorted((change.goal.offsets or {}).keys() - has):
+        errors[f"{name} queue {number}"] = OffsetResetError(f"the topic {topic} has no such readable queue now")
     moves, refused = await _moves(brokers, change.goal, asked, stats.found, places)
     return ResetPlan(change, moves, errors | refused, places, notices.found)
 

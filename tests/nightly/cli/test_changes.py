@@ -126,6 +126,10 @@ def test_files_of_one_cluster_do_not_count_on_another(cluster: Cluster, own_clus
     assert own_cluster.ask("offsets", "reset", "both_ways", "--to", "last", "--yes", *state).code == 0
     assert own_cluster.ask("offsets", "restore", path, "--force", "--yes", *state).code == 0
     assert list(own_cluster.offsets("both_ways", "both").values()) == [1] * QUEUES
+    path.write_text(json.dumps(document | {"offsets": [{"broker": "broker-b", "queue": 0, "offset": 3}]}))
+    missing = cluster.ask("offsets", "restore", path, "--yes", *state)
+    assert (missing.code, missing.out) == (1, "")
+    assert "broker-b queue 0: the topic both has no such readable queue now" in missing.err
 
 
 def test_a_plan_of_another_cluster_is_refused(tmp_path: Path) -> None:
