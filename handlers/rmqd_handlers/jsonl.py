@@ -10,8 +10,9 @@ import os
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from glob import escape
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -23,6 +24,7 @@ from rmqd_handlers.option_kinds import HandlerOptions, SizeBytes, option
 logger = logging.getLogger(__name__)
 
 TAIL_BLOCK_BYTES = 64 << 10
+_STAMP: Final = f"{'[0-9]' * 8}T{'[0-9]' * 6}.{'[0-9]' * 6}Z"  # exactly, because a file's own name may have a number
 
 
 class AppendFile:
@@ -108,7 +110,7 @@ class AppendFile:
         os.rename(self._path, target)
         self._close()
         if self._keep is not None:
-            rotated = sorted(self._path.parent.glob(f"{self._path.name}.[0-9]*Z"))  # oldest first
+            rotated = sorted(self._path.parent.glob(f"{escape(self._path.name)}.{_STAMP}"))  # oldest first
             for old in rotated[: max(0, len(rotated) - self._keep)]:
                 old.unlink(missing_ok=True)
         sync_folder(self._path.parent)

@@ -140,12 +140,15 @@ def test_a_full_file_is_renamed_and_none_is_deleted_unasked(tmp_path: Path) -> N
 
 
 def test_of_renamed_files_the_newest_are_kept(tmp_path: Path) -> None:
-    path = tmp_path / "orders.jsonl"
-    (tmp_path / "orders.jsonl.backup").write_text("not ours")
+    """Also if the name has characters of patterns. Files of another handler, whose name continues ours, stay."""
+    path = tmp_path / "orders[eu].jsonl"
+    foreign = [tmp_path / f"{path.name}.{end}" for end in ("backup", "2.20260101T000000.000000Z")]
+    for one in foreign:
+        one.write_text("not ours")
     handler = make_handler(path, max_size="1B", keep=3)
     for number in range(6):
         handler.handle(batch_of(str(number)))
 
-    rotated = sorted(tmp_path.glob("orders.jsonl.*Z"))
+    rotated = sorted({*tmp_path.iterdir()} - {path, *foreign})
     assert bodies_in(*rotated, path) == ["2", "3", "4", "5"]
-    assert (tmp_path / "orders.jsonl.backup").read_text() == "not ours"
+    assert [one.read_text() for one in foreign] == ["not ours"] * 2
