@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.main import get_command
@@ -137,7 +137,7 @@ def command_line() -> Commands:
 
 
 def _open_standard_streams() -> None:
-    """Open standard streams that the parent process has closed.
+    """Open standard streams that the parent process has closed, and allow any text on standard output.
 
     Otherwise a connection could get the file number of a closed stream, and receive all output to that stream.
     """
@@ -146,6 +146,7 @@ def _open_standard_streams() -> None:
             stream = open(os.devnull, mode)  # noqa: SIM115  kept until the end; it gets the stream's free number
             os.set_inheritable(stream.fileno(), True)  # commands that handlers start also write there
             setattr(sys, name, stream)
+    cast(Any, sys.stdout).reconfigure(errors="backslashreplace")  # as standard error; it may lack letters, as in GBK
 
 
 def _is_of_output(error: OSError) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
+from tests.cli import command
 from tests.cli.conftest import _as_on_a_machine_without_rmqd
 from tests.cli.in_process import rmqd
 from tests.cli.test_check import GOOD
@@ -31,6 +32,13 @@ def test_a_constructor_that_fails_is_a_problem_of_the_configuration(
     assert result.err.startswith(
         "rmqd.yaml:5:5: groups.mailer.handler.options: its constructor failed: ValueError: no sender ("
     )
+
+
+@pytest.mark.process
+def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
+    (tmp_path / "rmqd.yaml").write_text(GOOD.replace("paid || refunded", "退款"))
+    ended = command.rmqd("check", "-c", "rmqd.yaml", "--show", cwd=tmp_path, variables={"PYTHONIOENCODING": "latin-1"})
+    assert (ended.code, "\\u9000\\u6b3e" in ended.out) == (0, True)
 
 
 def test_handlers_as_json() -> None:
