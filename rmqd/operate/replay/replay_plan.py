@@ -100,7 +100,7 @@ class ReplayFolder:
             plan = ReplayPlan.from_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RmqdError(f"{path} cannot be read as the plan of a replay: {error}") from error
         if plan.identity != self.identity and not is_forced:
             raise RmqdError(
