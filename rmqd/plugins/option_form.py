@@ -22,7 +22,7 @@ from rmqd.config.load import hide_options
 from rmqd.config.model.forms import model_at
 from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.handler_api.typed import signatures
-from rmqd.runtime.plain_text import with_texts
+from rmqd.runtime.plain_text import hidden, with_texts
 from rmqd.runtime.value_kinds import as_list
 
 
@@ -230,10 +230,10 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[s
         field = fields.get(key)
         return ConfigFinding(path, f"missing; expected {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
-        return ConfigFinding(path, str(details.get("ctx", {}).get("error", details["msg"])))
+        return ConfigFinding(path, hidden(str(details.get("ctx", {}).get("error", details["msg"]))))
     if details["type"] == "list_type":
         return ConfigFinding(path, f"the value should be a list, such as {as_list(_at(options, details['loc']))}")
-    return ConfigFinding(path, details["msg"].replace("Input should", "the value should", 1))
+    return ConfigFinding(path, hidden(details["msg"].replace("Input should", "the value should", 1)))
 
 
 def _unknown_option(path: KeyPath, known: list[str]) -> ConfigFinding:

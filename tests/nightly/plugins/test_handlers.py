@@ -81,6 +81,19 @@ def test_an_unknown_option_of_a_model_inside_is_told_with_those_that_there_are()
     ]
 
 
+def test_an_error_about_an_option_hides_secrets(shop: Path) -> None:
+    (shop / "keyed.py").write_text(
+        "import pydantic\n"
+        "class Options(pydantic.BaseModel):\n"
+        "    api_key: str\n"
+        "    @pydantic.field_validator('api_key')\n"
+        "    def known(cls, key): raise ValueError(f'{key} is unknown')\n"
+        "def handle(batch, options: Options): ...\n"
+    )
+    [found] = problems(text("keyed:handle", "{api_key: k3y-17-of-shop}"), to_run=True)
+    assert found.endswith("options.api_key: (hidden) is unknown")
+
+
 IN_THE_PLACE_OF_A_LIST = {
     "a word": ("relay.py", "[relay.py]"),
     "several words": ("python3 relay.py --fast", "[a, b]"),
