@@ -90,7 +90,7 @@ class CircuitOptions:
         return bool(self.consecutive or self.ratio)
 
 
-_BY: Final = r"^(msg_id|keys|property:.+)$"
+_BY: Final = r"^(msg_id|keys|property:\S(.*\S)?)$"
 
 
 @with_kinds
@@ -101,7 +101,7 @@ class DeduplicationOptions:
     by: str = key(
         "msg_id",
         "the identity of a message: msg_id | keys | property:NAME; messages without it are not deduplicated",
-        Text("msg_id, keys, or property:NAME", lambda text: re.search(_BY, text) is not None, pattern=_BY),
+        Text("msg_id, keys, or property:NAME", lambda text: re.fullmatch(_BY, text) is not None, pattern=_BY),
     )
     store: StoreName = key(
         "sqlite",
@@ -131,12 +131,12 @@ class CanaryOptions:
     mode: CanaryMode
 
 
-ORDER: Final = r"^(keys|sharding_key|property:.+)?$"
+ORDER: Final = r"^(keys|sharding_key|property:\S(.*\S)?)?$"
 
 
 def is_order(text: str) -> bool:
     """Return whether a text is a value of `order_by`."""
-    return re.search(ORDER, text) is not None
+    return re.fullmatch(ORDER, text) is not None
 
 
 @with_kinds

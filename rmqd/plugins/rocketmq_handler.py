@@ -71,7 +71,7 @@ class RocketMqOptions(ClusterConfig):
     """The target cluster, with the same keys as clusters in the configuration, and the options of forwarding."""
 
     topic: str = setting("", "the topic to send to; by default the message's own")
-    order_by: Annotated[str, Field(pattern=r"^(sharding_key|keys|queue|property:.+)$")] = setting(
+    order_by: Annotated[str, Field(pattern=r"^(sharding_key|keys|queue|property:\S(.*\S)?)$")] = setting(
         "sharding_key",
         "messages with the same sharding_key, keys, queue or property:NAME are sent in order, to one queue; all others "
         "go to all queues in turn",

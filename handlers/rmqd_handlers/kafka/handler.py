@@ -103,7 +103,7 @@ class Kafka:
             description="the topic, or a template with values of the message in braces: orders, rmq.{topic}, "
             "orders-{properties.region}"
         )
-        key: Annotated[str, Field(pattern=r"^(keys|sharding_key|none|property:.+)$")] = option(
+        key: Annotated[str, Field(pattern=r"^(keys|sharding_key|none|property:\S(.*\S)?)$")] = option(
             "keys",
             "the key of a record: keys, sharding_key, property:NAME or none; records with the same key go "
             "to one partition, in order; records without a key to any partition",

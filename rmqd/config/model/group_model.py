@@ -107,7 +107,7 @@ class Percentage(ValueKind):
 
 
 _NUMBER: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
-_CANARY_BY: Final = r"^(keys|sharding_key|msg_id|property:.+)$"
+_CANARY_BY: Final = r"^(keys|sharding_key|msg_id|property:\S(.*\S)?)$"
 
 
 class CanaryConfig(ConfigSection):
@@ -126,7 +126,7 @@ class CanaryConfig(ConfigSection):
         str,
         Text(
             "keys, sharding_key, msg_id, or property:NAME",
-            lambda text: re.search(_CANARY_BY, text) is not None,
+            lambda text: re.fullmatch(_CANARY_BY, text) is not None,
             pattern=_CANARY_BY,
         ),
     ] = setting("keys", "the value that chooses a message's handler; a message without it is chosen by its msg_id")

@@ -16,8 +16,8 @@ __all__ = ["folder"]
 
 REFUSED = {
     "another id": (
-        "deduplicate: {by: body}",
-        "6:23: groups.mailer.deduplicate.by: 'body' is not valid; expected msg_id, keys, or property:NAME",
+        'deduplicate: {by: "keys\\n"}',
+        "6:23: groups.mailer.deduplicate.by: 'keys\\n' is not valid; expected msg_id, keys, or property:NAME",
     ),
     "another store": (
         "deduplicate: {store: mysql}",
