@@ -20,7 +20,9 @@ PREFIX: Final = "whsec_"
 
 
 def key_of(secret: str, scheme: Scheme) -> bytes:
-    """Return the bytes of a secret. Raises ValueError if a Standard Webhooks secret is not base64."""
+    """Return the bytes of a secret. Raises ValueError if it is empty, or a Standard Webhooks secret is not base64."""
+    if not secret.removeprefix(PREFIX):
+        raise ValueError("signing_secret is empty; expected a secret, or no signing_secret")
     if scheme == "standard_webhooks" and secret.startswith(PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(PREFIX), validate=True)

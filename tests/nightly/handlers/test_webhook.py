@@ -62,9 +62,11 @@ async def test_data_that_is_not_json_is_text_or_base64(peer: HttpPeer) -> None:
     assert found == [{"data": "text"}, {"data_base64": "/w=="}]
 
 
-@pytest.mark.parametrize("options", [{"url": "https://exa\u200bmple.com/"}, {"content_type": "text/plain\nX: 1"}])
+@pytest.mark.parametrize(
+    "options", [{"url": "https://exa\u200bmple.com/"}, {"content_type": "text/plain\nX: 1"}, {"signing_secret": ""}]
+)
 async def test_settings_that_no_call_could_use_fail_the_start(peer: HttpPeer, options: dict[str, str]) -> None:
-    with pytest.raises((httpx.InvalidURL, ValueError), match=r"nvalid|valid header value"):
+    with pytest.raises((httpx.InvalidURL, ValueError), match=r"nvalid|valid header value|is empty"):
         async with started(options.pop("url", peer.url), **options):
             pytest.fail("it started")
 
