@@ -180,6 +180,9 @@ def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple
     )
     for keys, setting, is_set in needs:
         yield from (((key,), setting) for key in keys.split() if key in written and not is_set)
+    if not group.retry.in_place:
+        written = {"backoff", "max_backoff"} & group.retry.model_fields_set
+        yield from ((("retry", key), "retry.in_place above 0") for key in sorted(written))
     if handler is not None:
         written = handler.model_fields_set
         if "concurrency" in written and handler.processes:

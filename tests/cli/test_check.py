@@ -93,7 +93,7 @@ def test_keys_that_do_nothing_as_they_are_written_are_warned_of() -> None:
         ("consume_timestamp: 2026-01-01T00:00:00Z", "consume_timestamp: has no effect; expected consume_from_"),
         ("auto_commit: false", "auto_commit: has no effect; expected consume_mode: orderly, or omit it"),
         ("auto_commit: false, consume_mode: orderly", ""),
-        ("pop_batch_nums: 8", "pop_batch_nums: has no effect; expected consume_mode: pop, or omit it"),
+        ("retry: {max_backoff: 9s}", "retry.max_backoff: has no effect; expected retry.in_place above 0, or omit it"),
         ("pop_invisible_time: 8s", "pop_invisible_time: has no effect; expected consume_mode: pop, or omit it"),
         ("suspend_current_queue_time: 2s", "suspend_current_queue_time: has no effect; expected consume_mode: orderly"),
         (
