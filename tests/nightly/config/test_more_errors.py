@@ -100,7 +100,8 @@ IN_GROUP = {
     ),
     "order by nothing": (
         'order_by: "property: id"',
-        "6:15: groups.mailer.order_by: 'property: id' is not valid; expected keys, sharding_key, property:NAME, or \"\"",
+        "6:15: groups.mailer.order_by: 'property: id' is not valid; "
+        'expected keys, sharding_key, property:NAME, or ""',
     ),
     "strategy that brokers do not know": (
         "consume_mode: pop\n    allocate_strategy: consistent_hash",
