@@ -20,13 +20,13 @@ from pyspark.sql.types import StructType
 
 from rmqd.config.model.root_model import RootConfig
 from rmqd.spark.handlers import range_run
-from rmqd.spark.handlers.handler_tasks import handler_process
+from rmqd.spark.handlers.handler_tasks import started_task_handler
 from rmqd.spark.handlers.range_run import PulledResponse
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.queue_range import PullSettings, QueueRange
 from rmqd.spark.source.arrow_columns import BatchBuilder
-from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, ddl
-from rmqd.spark.source.source_records import FramedReply, QueueOrigin
+from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, Decoding, schema_ddl
+from rmqd.spark.source.source_records import FramedResponse, QueueOrigin
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -77,7 +77,7 @@ def rows(queue_id: int) -> tuple[pa.RecordBatch, ...]:
     builder, origin = BatchBuilder(Decoding(DEFAULT_COLUMNS)), QueueOrigin(MessageQueue(TOPIC, BROKER, queue_id))
     batches = []
     for number, answer in enumerate(answers(queue_id), 1):
-        builder.records.add(FramedReply(answer, 0), 0, HELD, origin)
+        builder.records.add(FramedResponse(answer, 0), 0, HELD, origin)
         if number * PULL_BATCH % ROWS_PER_BATCH == 0:
             batches.append(builder.finish())
     return tuple(batches)
@@ -93,7 +93,7 @@ class MemoryPulls:
         self.spans: list[int] = []  # the low ends of the pulls in flight
         self._queue = queue_range.queue
         self._answers = answers(queue_range.queue.queue_id)
-        self._in_flight = queue_range.pull.in_flight
+        self._in_flight = queue_range.pull.max_in_flight
         self._taken = 0
 
     @property
@@ -157,17 +157,17 @@ class EngineReader(_Reader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         settings = self._order.settings
-        process = handler_process(self._order, f"{GROUP} {settings.consume_message_batch_max_size}")
+        process = started_task_handler(self._order, f"{GROUP} {settings.consume_message_batch_max_size}")
         span = QueueRange(
             queue=MessageQueue(TOPIC, BROKER, partition.value),
             start=0,
             end=HELD,
             access=self._order.access,
-            pull=PullSettings(group=GROUP, in_flight=8),
+            pull=PullSettings(group=GROUP, max_in_flight=8),
         )
         with _from_memory():
             outcomes = [process.handle(span) for _ in range(self._rounds)]
-        acknowledged = sum(topic.handled["acked"] for outcome in outcomes for topic in outcome.topics)
+        acknowledged = sum(topic.handled["acked"] for outcome in outcomes for topic in outcome.topic_counters)
         yield pa.RecordBatch.from_pydict({"messages": pa.array([acknowledged], pa.int64())})
 
 
@@ -187,7 +187,7 @@ class MemoryRows(DataSource):
         return "bench_memory_rows"
 
     def schema(self) -> str:
-        return ddl(DEFAULT_COLUMNS)
+        return schema_ddl(DEFAULT_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return RowsReader(int(self.options["rounds"]))

@@ -31,7 +31,7 @@ from bench.machine import QUIET_SHARE, Usage, wait_until_quiet
 from bench.scenarios import BODY_BYTES, BROKER_HEAP, QUEUES, TIMEOUT_SECONDS, WARM_UP_DRAINS, say
 from bench.spark_processes import BROKER, JVM, PYTHON, own, spent_seconds
 from bench.spark_session import session
-from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, READ_COLUMNS
+from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PIPELINE_COLUMNS
 from tests.rocketmq import ClusterSpec, RealCluster
 from tests.rocketmq.archives import prepare as prepare_archives
 
@@ -43,7 +43,7 @@ PARTS = ("source", "kafka", "handler", "delay")
 THREE = "body, queue_offset, store_timestamp"
 SEVEN = "the seven columns of load()"
 COLUMNS = {
-    SEVEN: READ_COLUMNS,
+    SEVEN: PIPELINE_COLUMNS,
     "all columns": DEFAULT_COLUMNS,
     "without properties": tuple(name for name in DEFAULT_COLUMNS if name != "properties"),
     THREE: ("body", "queue_offset", "store_timestamp"),

@@ -76,7 +76,7 @@ def compact(
     parquet_sink.archive_to_compact(spec)
     log_setup.configure_logging(spec.config.log.level, spec.config.log.format)
 
-    def show_chunk(chunk: compaction.Chunk) -> None:
+    def show_chunk(chunk: compaction.CompactionChunk) -> None:
         what = "would become one" if dry_run else "became one"
         mib = chunk.size_bytes / (1 << 20)
         say([f"{chunk.partition or '.'}: {count(len(chunk.names), 'file')} of {mib:.1f} MiB {what}"])
@@ -117,8 +117,8 @@ def pack(
     """
     left_out: list[str] = []
     with _errors_of("pack"):
-        files = packing.packed_files(included=include or (), left_out=None if include_secrets else left_out)
-        packing.pack(files, archive)
+        files = packing.files_to_pack(included=include or (), skipped_secrets=None if include_secrets else left_out)
+        packing.write_archive(files, archive)
     say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB")
 
@@ -148,7 +148,7 @@ def run(group: SparkGroup = "", config: ConfigPath = None, overrides: Overrides 
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    driver.share_import_path(spec.import_path)
+    driver.set_python_path(spec.import_path)
     code = driver.run_group(spec, stop, force_stop)
     event_loop.exit_process(128 + cut_short[0] if cut_short else code)
 
@@ -205,11 +205,11 @@ def submit(
             if dry_run:
                 typer.echo(shlex.join(submission.command(program, folder)))
                 raise typer.Exit(ExitCode.OK)
-            prepare.provide_programs()  # spark-submit logs the progress
+            prepare.provide_java_and_python()  # spark-submit logs the progress
             if submission.environment and not environment:
                 _pack(spec, include or [], Path(archive))
-            submitting.write_folder(submission, folder)
-            code = submitting.run(submission, program, folder)
+            submitting.write_submit_files(submission, folder)
+            code = submitting.run_spark_submit(submission, program, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # its files may contain passwords
     raise typer.Exit(code)
@@ -221,9 +221,9 @@ def _submission(
     """Return the submission. On Kubernetes rmqd is in the image, unless an archive is given. Raises ConfigError."""
     settings = spec.settings.spark
     is_in_image = settings is not None and settings.master.startswith("k8s://")
-    environment = submitting.NO_ENVIRONMENT if is_in_image and not is_named else archive
+    environment = submitting.NO_ENVIRONMENT_WORD if is_in_image and not is_named else archive
     conf = group_spec.session_conf(spec)
-    return submitting.submission_of(spec, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
+    return submitting.make_submission(spec, conf, deploy_mode=deploy_mode, environment=environment, passed=passed)
 
 
 def _pack(spec: group_spec.GroupSpec, include: list[Path], archive: Path) -> None:
@@ -232,6 +232,6 @@ def _pack(spec: group_spec.GroupSpec, include: list[Path], archive: Path) -> Non
     plugins = [part.plugin for part in (settings.handler, settings.pipeline, settings.sink) if part and part.plugin]
     typer.echo("rmqd spark submit: packing the executors' environment", err=True)
     left_out: list[str] = []
-    packing.pack(packing.packed_files(plugins, include, left_out), archive)
+    packing.write_archive(packing.files_to_pack(plugins, include, left_out), archive)
     say((f"omitted: {one}" for one in left_out), err=True)
     typer.echo(f"rmqd spark submit: {archive.stat().st_size / 1e6:.0f} MB", err=True)

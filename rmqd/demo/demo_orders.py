@@ -28,7 +28,7 @@ from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import dlq_topic, retry_topic
 
-MAIL_SECONDS: Final = 0.06
+HANDLING_SECONDS: Final = 0.06
 
 
 class PaymentServiceError(Exception):
@@ -45,7 +45,7 @@ async def handle(batch: Batch) -> None:
             continue
         if message.tags == "paid":
             await charge(order, message.reconsume_times)
-        await asyncio.sleep(MAIL_SECONDS)  # stands for the time that sending a mail takes
+        await asyncio.sleep(HANDLING_SECONDS)  # stands for the time that sending a mail takes
 
 
 async def charge(order: dict[str, Any], attempts_before: int) -> None:
@@ -67,18 +67,18 @@ class DemoOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class DemoEnd:
+class DemoResult:
     """The exit code, and the text to print after the terminal is restored."""
 
-    code: int
-    text: str = ""
+    exit_code: int
+    closing_text: str = ""
 
 
-MAX_LISTED: Final = 40  # newest entries of each list
-MAX_REASONS: Final = 1000  # counted separately; all others are counted together
-OTHER_REASONS: Final = "other reasons"
+MAX_LISTED_ORDERS: Final = 40  # newest entries of each list
+MAX_COUNTED_REASONS: Final = 1000  # counted separately; all others are counted together
+OTHER_REASONS_LABEL: Final = "other reasons"
 # Bounds of the ages in seconds, each 2 % above the previous one, which is the precision of percentiles.
-AGE_BOUNDS: Final = tuple(0.0005 * 1.02**step for step in range(700))
+AGE_BOUNDS_SECONDS: Final = tuple(0.0005 * 1.02**step for step in range(700))
 _MODULE: Final = re.compile(r"^(?:\w+\.)+")  # the module in a qualified class name
 
 
@@ -90,10 +90,10 @@ class HandledOrder:
     tag: str
     body: bytes
     attempt: int
-    verdict: str
+    outcome: str
     """`acked`, `retried` or `dead letter`."""
 
-    def described(self) -> tuple[str, str]:
+    def customer_and_amount(self) -> tuple[str, str]:
         """Return customer and amount if the body is an order of the demo."""
         try:
             order: Any = json.loads(self.body)
@@ -103,7 +103,7 @@ class HandledOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLettered:
+class DeadLetteredOrder:
     """A message in the group's dead letter topic, as the broker stores it."""
 
     key: str
@@ -111,39 +111,39 @@ class DeadLettered:
 
 
 class DemoLedger:
-    """Records the demo's messages: as the broker stores them (`arrived`), and as the group handles them (`hook`)."""
+    """Records the demo's messages: as the broker stores them (`on_stored`), and as the group handles them (`hook`)."""
 
     def __init__(self, group: str, clock: Clock) -> None:
         self.ends: Counter[tuple[str, int]] = Counter()
         """The end of each queue, by topic and queue id."""
-        self.dead_letters: deque[DeadLettered] = deque(maxlen=MAX_LISTED)
+        self.dead_letters: deque[DeadLetteredOrder] = deque(maxlen=MAX_LISTED_ORDERS)
         self.reasons: Counter[str] = Counter()
-        self.handled: deque[HandledOrder] = deque(maxlen=MAX_LISTED)
-        self.ages = Histogram(AGE_BOUNDS)
+        self.handled: deque[HandledOrder] = deque(maxlen=MAX_LISTED_ORDERS)
+        self.ages = Histogram(AGE_BOUNDS_SECONDS)
         """Seconds from the storage of a message to the end of its first handling."""
         self.hook = Hook("demo", after_batch=self._after_batch)
         self.retry_topic = retry_topic(group)
         self._dlq_topic = dlq_topic(group)
         self._clock = clock
 
-    def stored(self, topic: str) -> int:
+    def stored_messages(self, topic: str) -> int:
         """Return the number of messages that the broker has stored in a topic."""
         return sum(end for (name, _), end in self.ends.items() if name == topic)
 
     @property
     def dead_letter_count(self) -> int:
-        return self.stored(self._dlq_topic)
+        return self.stored_messages(self._dlq_topic)
 
-    def arrived(self, arrival: StoredArrival) -> None:
+    def on_stored(self, arrival: StoredArrival) -> None:
         """Called by the broker's store for each message."""
         self.ends[arrival.topic, arrival.queue_id] = arrival.queue_offset + 1
         if arrival.topic == self._dlq_topic:
             letter = _dead_letter(arrival.record)
             self.dead_letters.append(letter)
-            known = letter.reason in self.reasons or len(self.reasons) < MAX_REASONS
-            self.reasons[letter.reason if known else OTHER_REASONS] += 1
+            known = letter.reason in self.reasons or len(self.reasons) < MAX_COUNTED_REASONS
+            self.reasons[letter.reason if known else OTHER_REASONS_LABEL] += 1
 
-    def note(self, order: HandledOrder, age_seconds: float | None) -> None:
+    def record_handled(self, order: HandledOrder, age_seconds: float | None) -> None:
         """Record a handled order. The age is only given for the first attempt."""
         if age_seconds is not None:
             self.ages.observe(age_seconds)
@@ -151,7 +151,7 @@ class DemoLedger:
 
     def _after_batch(self, batch: Batch, context: HookContext) -> None:
         for order, age_seconds in handled_orders(batch, context, self._clock.wall()):
-            self.note(order, age_seconds)
+            self.record_handled(order, age_seconds)
 
 
 def handled_orders(batch: Batch, context: HookContext, now: float) -> Iterator[tuple[HandledOrder, float | None]]:
@@ -170,14 +170,14 @@ def _verdict(decision: Decision | None, context: HookContext) -> str:
     return {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead letter"}.get(outcome, "retried")
 
 
-def _dead_letter(record: bytes) -> DeadLettered:
+def _dead_letter(record: bytes) -> DeadLetteredOrder:
     try:
         [message] = decode_messages(record, MessageQueue("", "", 0)).messages
     except (RmqdError, ValueError):
-        return DeadLettered("", "an unreadable record")
+        return DeadLetteredOrder("", "an unreadable record")
     reason = message.properties.get(RMQD_REASON) or "dead-lettered by the broker"
     exception = _MODULE.sub("", message.properties.get(RMQD_EXCEPTION, "").strip().rpartition("\n")[2])
-    return DeadLettered(_key(message), f"{reason}: {exception}" if exception else reason)
+    return DeadLetteredOrder(_key(message), f"{reason}: {exception}" if exception else reason)
 
 
 def _key(message: Message) -> str:
@@ -196,7 +196,7 @@ TAG_WEIGHTS: Final = (85, 9, 6)
 POISON_EVERY, FIRST_POISON = 90, 25
 FAILURE_EVERY, FIRST_FAILURE = 30, 12
 HOPELESS_EVERY, FIRST_HOPELESS = 240, 40
-HOPELESS_FAILURES: Final = 99
+ALWAYS_FAILING: Final = 99
 
 ORDERS_PER_SECOND: Final = 40.0
 RATE_SWING: Final = 0.3  # the rate rises and falls by this share
@@ -207,7 +207,7 @@ BURST_SECONDS: Final = 2.5
 BURST_ORDERS: Final = 320
 
 
-class Orders:
+class OrderGenerator:
     """Orders, numbered from 1. The topics take turns."""
 
     def __init__(self, topics: Sequence[str], seed: int | None = None) -> None:
@@ -215,7 +215,7 @@ class Orders:
         self._random = random.Random(seed)
         self._number = 0
 
-    def next(self) -> OutgoingMessage:
+    def next_order(self) -> OutgoingMessage:
         """Return the next order. Some orders are unreadable, or their payment fails."""
         self._number += 1
         number = self._number
@@ -241,7 +241,7 @@ class Orders:
 
     def _payment_failures(self, number: int) -> int:
         if number % HOPELESS_EVERY == FIRST_HOPELESS:
-            return HOPELESS_FAILURES
+            return ALWAYS_FAILING
         return self._random.choice((1, 1, 1, 2)) if number % FAILURE_EVERY == FIRST_FAILURE else 0
 
 
@@ -264,14 +264,14 @@ def orders_due(elapsed_seconds: float) -> float:
     return steady + BURST_ORDERS * (over + min(begun / BURST_SECONDS, 1.0))
 
 
-TICK_SECONDS: Final = 0.02
-IN_FLIGHT: Final = 64
+SEND_INTERVAL_SECONDS: Final = 0.02
+MAX_IN_FLIGHT: Final = 64
 
 
 class OrderProducer:
     """Sends due orders until `stop`, or until `most` orders were sent."""
 
-    def __init__(self, client: ClientInstance, orders: Orders, most: int | None = None) -> None:
+    def __init__(self, client: ClientInstance, orders: OrderGenerator, most: int | None = None) -> None:
         self.sent = 0
         """The number of orders that the broker has acknowledged."""
         self.failed = 0
@@ -290,7 +290,7 @@ class OrderProducer:
         """Send at the demo's pace."""
         loop = asyncio.get_running_loop()
         began, begun = loop.time(), 0
-        room = asyncio.Semaphore(IN_FLIGHT)
+        room = asyncio.Semaphore(MAX_IN_FLIGHT)
         async with asyncio.TaskGroup() as tasks:
             while not self._stop.is_set() and begun != self._most:
                 due = int(orders_due(loop.time() - began))
@@ -300,12 +300,12 @@ class OrderProducer:
                     await room.acquire()
                     tasks.create_task(self._send(room))
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(TICK_SECONDS):
+                    async with asyncio.timeout(SEND_INTERVAL_SECONDS):
                         await self._stop.wait()
 
     async def _send(self, room: asyncio.Semaphore) -> None:
         try:
-            await self._client.producer.send(self._orders.next())
+            await self._client.producer.send(self._orders.next_order())
             self.sent += 1
         except RmqdError as error:
             self.failed += 1

@@ -34,9 +34,17 @@ from rmqd.consumer.hooks import HookContext
 from rmqd.daemon.groups.group_engine import LocalEngine
 from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
-from rmqd.demo.demo_orders import DemoEnd, DemoLedger, DemoOptions, HandledOrder, OrderProducer, Orders, handled_orders
+from rmqd.demo.demo_orders import (
+    DemoLedger,
+    DemoOptions,
+    DemoResult,
+    HandledOrder,
+    OrderGenerator,
+    OrderProducer,
+    handled_orders,
+)
 from rmqd.demo.demo_screen import DemoScreen, DemoSummary
-from rmqd.demo.demo_view import DemoFigures, DemoObserver, Setting
+from rmqd.demo.demo_view import DemoFigures, DemoObserver, DemoSetup
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.handler_api.batch import Batch, leaves_of
 from rmqd.plugins.model_options import load_runnable
@@ -45,7 +53,7 @@ from rmqd.runtime.event_loop import run_in_loop, settle_garbage_collection, sign
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL
 
-POLL_SECONDS: Final = 0.02
+CATCH_UP_POLL_SECONDS: Final = 0.02
 
 
 class DemoGroup:
@@ -65,15 +73,15 @@ class DemoGroup:
             LoopMonitor(clock),
         )
         self._client = ClientInstance(ClientOptions(nameservers=nameservers))
-        self.producer = OrderProducer(self._client, Orders(topics, seed), messages)
+        self.producer = OrderProducer(self._client, OrderGenerator(topics, seed), messages)
         self._observer = DemoObserver(topics, self.producer, self.ledger)
         self._topics = topics
         self._clock = clock
         self._began = clock.monotonic()
         self._broker = (rocketmq.broker.name, rocketmq.broker.address)
-        rocketmq.broker.store.on_arrival(self.ledger.arrived)
+        rocketmq.broker.store.on_arrival(self.ledger.on_stored)
 
-    def figures(self, state: str = "") -> DemoFigures:
+    def current_figures(self, state: str = "") -> DemoFigures:
         """Return the present figures, with `state` instead of the group's own if given."""
         [group] = self.groups.snapshot(with_queues=True).groups
         return self._observer.figures(group, state or group.state, self._clock.monotonic() - self._began)
@@ -83,13 +91,13 @@ class DemoGroup:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_seconds):
                 while self._is_behind():  # noqa: ASYNC110 a group has no event for this
-                    await asyncio.sleep(POLL_SECONDS)
+                    await asyncio.sleep(CATCH_UP_POLL_SECONDS)
 
     def _is_behind(self) -> bool:
-        figures = self.figures()
-        return figures.account.behind > 0 and figures.state != "failed"
+        figures = self.current_figures()
+        return figures.account.unhandled > 0 and figures.state != "failed"
 
-    async def leave(self) -> None:
+    async def read_end_and_close(self) -> None:
         """Read the committed offsets after the group has released its queues, and close the producer's client."""
         name, address = self._broker
         try:
@@ -98,13 +106,13 @@ class DemoGroup:
                     queue = MessageQueue(topic, name, queue_id)
                     offset = await query_consumer_offset(self._client.remoting, address, self.group, queue)
                     if offset is not None:
-                        self._observer.committed(topic, queue_id, offset)
+                        self._observer.set_committed(topic, queue_id, offset)
         finally:
             await self._client.close()
 
 
 LOOPBACK: Final = "127.0.0.1"
-PORT_VARIABLE: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
+REPORT_PORT_VARIABLE: Final = "RMQD_DEMO_REPORTS"  # environment variable that Spark's processes inherit
 MAX_BODY_BYTES: Final = 1024  # bytes of a body that are sent to the view
 
 
@@ -120,7 +128,7 @@ class DemoReporter:
     """The hook: sends the outcome of each message."""
 
     def __init__(self) -> None:
-        self._address = LOOPBACK, int(os.environ.get(PORT_VARIABLE, "0"))
+        self._address = LOOPBACK, int(os.environ.get(REPORT_PORT_VARIABLE, "0"))
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._clock = SystemClock()
@@ -137,20 +145,20 @@ class DemoReporter:
 def _reports(batch: Batch, context: HookContext, now: float) -> Iterator[bytes]:
     for order, age in handled_orders(batch, context, now):
         body = base64.b64encode(order.body[:MAX_BODY_BYTES]).decode()
-        yield json.dumps([order.key, order.tag, body, order.attempt, order.verdict, age]).encode()
+        yield json.dumps([order.key, order.tag, body, order.attempt, order.outcome, age]).encode()
 
 
 @asynccontextmanager
-async def reports_received(ledger: DemoLedger) -> AsyncIterator[None]:
+async def receive_reports(ledger: DemoLedger) -> AsyncIterator[None]:
     """Record the reports of reporters in the ledger during the block. Raises OSError."""
     transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
         lambda: _Receiver(ledger), local_addr=(LOOPBACK, 0)
     )
-    os.environ[PORT_VARIABLE] = str(transport.get_extra_info("sockname")[1])
+    os.environ[REPORT_PORT_VARIABLE] = str(transport.get_extra_info("sockname")[1])
     try:
         yield
     finally:
-        del os.environ[PORT_VARIABLE]
+        del os.environ[REPORT_PORT_VARIABLE]
         transport.close()
 
 
@@ -166,30 +174,30 @@ class _Receiver(asyncio.DatagramProtocol):
             seconds = None if age is None else float(age)
         except (ValueError, TypeError):
             return
-        self._ledger.note(order, seconds)
+        self._ledger.record_handled(order, seconds)
 
 
 log = structlog.get_logger(__name__)
 
 SAMPLE_CONFIG: Final = Path(__file__).parent / "rmqd.yaml"
-PLACEHOLDER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configuration files need no address
-QUEUES: Final = 4
-DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
-STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
-CATCH_UP_SECONDS: Final = 15.0
-SPARK_CATCH_UP_SECONDS: Final = 60.0  # the first micro-batch waits for Python processes to start
+PLACEHOLDER_NAMESERVER: Final = "127.0.0.1:9876"  # replaced when the broker runs; configuration files need no address
+QUEUES_PER_TOPIC: Final = 4
+DEMO_DELAY_LEVELS: Final = "1s 1s 2s 3s 4s 5s 6s 8s 10s 12s 15s 20s 25s 30s 40s 50s 1m 2m"
+MAX_STORE_BYTES: Final = str(32 * 1024 * 1024)  # about half an hour of orders, because a demo may be left running
+CATCH_UP_TIMEOUT_SECONDS: Final = 15.0
+SPARK_CATCH_UP_TIMEOUT_SECONDS: Final = 60.0  # the first micro-batch waits for Python processes to start
 END_GRACE_SECONDS: Final = 25.0  # longer than a group needs until it is abandoned
-SPARK: Final = "spark"
+SPARK_ENGINE: Final = "spark"
 SPARK_MASTER: Final = "local[2,4]"
-SPARK_START_SECONDS: Final = 180.0  # limit for the start of Spark, which takes about 15 s on an idle machine
-HINT: Final = "Ctrl-C to end"
-HINT_STARTING: Final = "Spark takes about 15 seconds to start; Ctrl-C to end"
-HINT_DRAINING: Final = "draining; Ctrl-C to end at once"
+SPARK_START_TIMEOUT_SECONDS: Final = 180.0  # limit for the start of Spark, which takes about 15 s on an idle machine
+END_HINT: Final = "Ctrl-C to end"
+SPARK_STARTING_HINT: Final = "Spark takes about 15 seconds to start; Ctrl-C to end"
+DRAINING_HINT: Final = "draining; Ctrl-C to end at once"
 
 
-def play(options: DemoOptions, directory: Path, log_file: Path, screen: DemoScreen) -> DemoEnd:
+def play_demo(options: DemoOptions, directory: Path, log_file: Path, screen: DemoScreen) -> DemoResult:
     """Run until a signal, or as long as requested, with local state in `directory`. Raises ConfigError."""
-    if options.engine == SPARK:
+    if options.engine == SPARK_ENGINE:
         install_reporter(directory)
         sys.path.append(str(directory))
     config = read_group(options).model_copy(update={"state_dir": str(directory)})
@@ -198,11 +206,11 @@ def play(options: DemoOptions, directory: Path, log_file: Path, screen: DemoScre
 
 def read_group(options: DemoOptions) -> RootConfig:
     """Return a configuration with only the shown group: the first, if none is given. Raises ConfigError."""
-    overrides = [f"nameserver={PLACEHOLDER}", "nameserver_url="]
+    overrides = [f"nameserver={PLACEHOLDER_NAMESERVER}", "nameserver_url="]
     path, group = options.config or SAMPLE_CONFIG, options.group
-    if options.engine == SPARK:
+    if options.engine == SPARK_ENGINE:
         group = group or next(iter(load_config(path, overrides).groups))
-        overrides += [f"groups.{group}.engine={SPARK}", f"groups.{group}.spark.master={SPARK_MASTER}"]
+        overrides += [f"groups.{group}.engine={SPARK_ENGINE}", f"groups.{group}.spark.master={SPARK_MASTER}"]
     config = load_runnable(path, overrides, groups=() if group is None else (group,))
     group = group or next(iter(config.groups))
     if group not in config.groups:
@@ -212,8 +220,8 @@ def read_group(options: DemoOptions) -> RootConfig:
 
 def demo_broker(topics: Iterable[str]) -> EmbeddedOptions:
     """Return a broker in memory with these topics and short retry delays."""
-    settings = BrokerSettings().changed({"messageDelayLevel": DELAY_LEVELS, "maxStoreSize": STORE_BYTES})
-    return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES))
+    settings = BrokerSettings().changed({"messageDelayLevel": DEMO_DELAY_LEVELS, "maxStoreSize": MAX_STORE_BYTES})
+    return EmbeddedOptions(settings=settings, topics=dict.fromkeys(topics, QUEUES_PER_TOPIC))
 
 
 class RunningDemo:
@@ -226,37 +234,38 @@ class RunningDemo:
         self._screen = screen
         [(self._group, settings)] = config.groups.items()
         self._subscriptions = settings.subscriptions
-        self._is_on_spark = settings.engine == SPARK
+        self._is_on_spark = settings.engine == SPARK_ENGINE
         self._state = ""
-        self._hint = HINT
+        self._hint = END_HINT
         self._is_unseen = False  # the view is not visible any more, so the demo ends
         self._stop = asyncio.Event()
-        self._main: asyncio.Task[DemoEnd] | None = None
+        self._main: asyncio.Task[DemoResult] | None = None
         self._signals: list[signal.Signals] = []
 
-    async def run(self) -> DemoEnd:
+    async def run(self) -> DemoResult:
         """Run until a signal, and drain."""
         self._main = asyncio.current_task()
         try:
             with signals_handled(self._on_stop, self._stop.set):
-                return DemoEnd(ExitCode.OK, "\n".join((await self._broker()).lines()))
+                return DemoResult(ExitCode.OK, "\n".join((await self._broker()).lines()))
         except asyncio.CancelledError:
-            return DemoEnd(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
+            return DemoResult(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
         except (ExceptionGroup, OSError) as error:
             log.critical("demo.failed", exc_info=error)
-            return DemoEnd(ExitCode.FAILURE, f"rmqd demo: {leaves_of(error)[0]!r}; log: {self._log_file}")
+            return DemoResult(ExitCode.FAILURE, f"rmqd demo: {leaves_of(error)[0]!r}; log: {self._log_file}")
 
     async def _broker(self) -> DemoSummary:
         options, cpu_seconds = self._options, time.process_time()
         async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
             stage = DemoGroup(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
             settle_garbage_collection()
-            async with reports_received(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
+            async with receive_reports(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
                 await self._perform(
-                    stage, Setting(self._group, rocketmq.nameserver, str(self._log_file), is_on_spark=self._is_on_spark)
+                    stage,
+                    DemoSetup(self._group, rocketmq.nameserver, str(self._log_file), is_on_spark=self._is_on_spark),
                 )
             return DemoSummary(
-                stage.figures("ended"),
+                stage.current_figures("ended"),
                 stage.ledger.ages.snapshot(),
                 stage.ledger.reasons,
                 time.process_time() - cpu_seconds,
@@ -266,23 +275,23 @@ class RunningDemo:
                 is_on_spark=self._is_on_spark,
             )
 
-    async def _perform(self, stage: DemoGroup, setting: Setting) -> None:
+    async def _perform(self, stage: DemoGroup, setting: DemoSetup) -> None:
         async with asyncio.TaskGroup() as tasks:
             showing = tasks.create_task(self._keep_showing(stage, setting), name="view")
             running = tasks.create_task(stage.groups.run(), name="group")
             stop = tasks.create_task(self._stop.wait(), name="stop")
             if self._is_on_spark:
-                self._hint = HINT_STARTING
-                ready = tasks.create_task(stage.groups.started(SPARK_START_SECONDS), name="start")
+                self._hint = SPARK_STARTING_HINT
+                ready = tasks.create_task(stage.groups.started(SPARK_START_TIMEOUT_SECONDS), name="start")
                 await asyncio.wait({ready, stop, running}, return_when=asyncio.FIRST_COMPLETED)
                 ready.cancel()
-                self._hint = HINT
+                self._hint = END_HINT
             sending = tasks.create_task(stage.producer.run(), name="producer")
             await asyncio.wait(
                 {stop, sending, running}, timeout=self._options.seconds, return_when=asyncio.FIRST_COMPLETED
             )
             self._stop.set()  # also if the time is over: every signal from now on shortens the end
-            patience = SPARK_CATCH_UP_SECONDS if self._is_on_spark else CATCH_UP_SECONDS
+            patience = SPARK_CATCH_UP_TIMEOUT_SECONDS if self._is_on_spark else CATCH_UP_TIMEOUT_SECONDS
             async with asyncio.timeout(patience + stage.groups.longest_drain_seconds + END_GRACE_SECONDS):
                 self._enter("catching up", stage, setting)
                 stage.producer.stop()
@@ -291,24 +300,24 @@ class RunningDemo:
                 self._enter("draining", stage, setting)
                 stage.groups.stop()
                 await running
-                await stage.leave()
+                await stage.read_end_and_close()
             showing.cancel()
 
-    async def _keep_showing(self, stage: DemoGroup, setting: Setting) -> None:
+    async def _keep_showing(self, stage: DemoGroup, setting: DemoSetup) -> None:
         while True:
             self._show(stage, setting)
             await asyncio.sleep(self._screen.interval_seconds)
 
-    def _enter(self, state: str, stage: DemoGroup, setting: Setting) -> None:
+    def _enter(self, state: str, stage: DemoGroup, setting: DemoSetup) -> None:
         """Show the next phase of the end, however short it is."""
         self._state = state
         self._show(stage, setting)
 
-    def _show(self, stage: DemoGroup, setting: Setting) -> None:
+    def _show(self, stage: DemoGroup, setting: DemoSetup) -> None:
         if self._is_unseen:
             return
         try:
-            self._screen.show(setting, stage.figures(self._state), HINT_DRAINING if self._state else self._hint)
+            self._screen.show(setting, stage.current_figures(self._state), DRAINING_HINT if self._state else self._hint)
         except OSError:  # for example a closed terminal, or `rmqd demo | head`
             self._is_unseen = True
             self._stop.set()

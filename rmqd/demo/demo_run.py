@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, TextIO
 
-from rmqd.demo.demo_orders import DemoEnd, DemoOptions
+from rmqd.demo.demo_orders import DemoOptions, DemoResult
 from rmqd.demo.demo_screen import DemoScreen, screen_for
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.logs import log_setup as logs
 
-STDERR: Final = 2
+STDERR_DESCRIPTOR: Final = 2
 
 
 def run_demo(options: DemoOptions) -> int:
@@ -36,21 +36,21 @@ def run_demo(options: DemoOptions) -> int:
         shutil.rmtree(directory)
         return ExitCode.OK
     try:
-        print(ending.text, flush=True)  # noqa: T201 the output of the command
+        print(ending.closing_text, flush=True)  # noqa: T201 the output of the command
     except OSError:  # the reader has gone, which is not a failure; the interpreter must not try again at exit
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-    return ending.code
+    return ending.exit_code
 
 
-def _with_screen(options: DemoOptions, directory: Path, screen: DemoScreen) -> DemoEnd:
+def _with_screen(options: DemoOptions, directory: Path, screen: DemoScreen) -> DemoResult:
     is_on_spark = options.engine == "spark"
     with (directory / "rmqd.log").open("a", encoding="utf-8") as log, screen.open(log), _errors_to(log, is_on_spark):
         logs.configure_logging("info", "console", stream=log)
 
-        from rmqd.demo.demo_play import play
+        from rmqd.demo.demo_play import play_demo
 
-        return play(options, directory, Path(log.name), screen)
+        return play_demo(options, directory, Path(log.name), screen)
 
 
 @contextlib.contextmanager
@@ -60,10 +60,10 @@ def _errors_to(log: TextIO, wanted: bool) -> Iterator[None]:
         yield
         return
     sys.stderr.flush()
-    former = os.dup(STDERR)
-    os.dup2(log.fileno(), STDERR)
+    former = os.dup(STDERR_DESCRIPTOR)
+    os.dup2(log.fileno(), STDERR_DESCRIPTOR)
     try:
         yield
     finally:
-        os.dup2(former, STDERR)
+        os.dup2(former, STDERR_DESCRIPTOR)
         os.close(former)

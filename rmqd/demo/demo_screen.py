@@ -8,7 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TextIO
 
-from rmqd.demo.demo_view import DELAYS, USUAL_DELAYS, DemoFigures, ScreenSize, Setting, frame, one_line
+from rmqd.demo.demo_view import (
+    DEMO_RETRY_DELAYS,
+    USUAL_RETRY_DELAYS,
+    DemoFigures,
+    DemoSetup,
+    ScreenSize,
+    one_line,
+    render_frame,
+)
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.live_screen import AlternateScreen
 from rmqd.runtime.plain_text import age
@@ -35,10 +43,10 @@ class LiveScreen:
             finally:
                 self._screen.stop()
 
-    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
+    def show(self, setting: DemoSetup, figures: DemoFigures, hint: str) -> None:
         """Draw over the last frame."""
         size = ScreenSize(*self._screen.size, ascii_only=self._screen.is_ascii)
-        self._screen.show(frame(setting, figures, hint, size))
+        self._screen.show(render_frame(setting, figures, hint, size))
 
 
 class PlainScreen:
@@ -56,12 +64,12 @@ class PlainScreen:
         """Do nothing: other lines may appear between these, also on standard error."""
         yield
 
-    def show(self, setting: Setting, figures: DemoFigures, hint: str) -> None:
+    def show(self, setting: DemoSetup, figures: DemoFigures, hint: str) -> None:
         """Write the lines that are new since the last call."""
         if not self._is_begun:
             self._is_begun = True
-            self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.where}; {hint}")
-            self._write(f"retries after {DELAYS} here instead of {USUAL_DELAYS}; log: {setting.log}")
+            self._write(f"embedded RocketMQ at {setting.nameserver}, in memory; group {setting.group_text}; {hint}")
+            self._write(f"retries after {DEMO_RETRY_DELAYS} here instead of {USUAL_RETRY_DELAYS}; log: {setting.log}")
         account = figures.account
         letters = figures.dead_letters[: max(0, account.dead_letters - self._told)]
         self._told = account.dead_letters
@@ -69,7 +77,7 @@ class PlainScreen:
             self._write(f"dead letter {letter.key}: {one_line(letter.reason)}")
         self._write(
             f"{figures.elapsed_seconds:4.0f}s  {figures.state}: "
-            f"in {figures.in_rate:.0f}/s, out {figures.out_rate:.0f}/s, lag {account.behind:,}, "
+            f"in {figures.sent_per_second:.0f}/s, out {figures.handled_per_second:.0f}/s, lag {account.unhandled:,}, "
             f"sent {figures.sent:,}, acknowledged {account.acknowledged:,}, "
             f"waiting for a retry {account.waiting:,}, dead letters {account.dead_letters:,}"
             + (f"; {one_line(figures.problem)}" if figures.problem else "")
@@ -92,8 +100,8 @@ def screen_for(stream: TextIO) -> DemoScreen:
     return PlainScreen(stream)
 
 
-MAX_REASONS: Final = 6
-REASON_WIDTH: Final = 69
+MAX_SHOWN_REASONS: Final = 6
+MAX_REASON_WIDTH: Final = 69
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +114,7 @@ class DemoSummary:
     cpu_seconds: float
     last_failure: str
     """The producer's last failure."""
-    is_filtered: bool
+    is_subscription_filtered: bool
     log: str
     is_on_spark: bool = False
 
@@ -116,19 +124,19 @@ class DemoSummary:
         yield f"rmqd demo ran for {age(figures.elapsed_seconds)}"
         yield ""
         yield _line("sent", figures.sent, f"{figures.sent / seconds:.1f}/s")
-        if figures.failed:
-            yield _line("failed sends", figures.failed, self.last_failure)
+        if figures.failed_sends:
+            yield _line("failed sends", figures.failed_sends, self.last_failure)
         yield _line("acknowledged", account.acknowledged)
         yield _line("dead letters", account.dead_letters)
-        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])[:MAX_REASONS]:
-            yield f"{count:>8,}  {one_line(reason)[:REASON_WIDTH]}"
+        for reason, count in sorted(self.reasons.items(), key=lambda item: -item[1])[:MAX_SHOWN_REASONS]:
+            yield f"{count:>8,}  {one_line(reason)[:MAX_REASON_WIDTH]}"
         yield _line("waiting for a retry", account.waiting, f"{figures.retried:,} sent back in total")
-        if account.behind:
-            yield _line("not handled", account.behind, "the group did not catch up in time")
-        if account.missing and self.is_filtered:
-            yield _line("not subscribed to", account.missing, "skipped by the group's filter")
-        elif account.missing:
-            yield _line("not accounted for", account.missing, "this is a bug; report it")
+        if account.unhandled:
+            yield _line("not handled", account.unhandled, "the group did not catch up in time")
+        if account.unaccounted and self.is_subscription_filtered:
+            yield _line("not subscribed to", account.unaccounted, "skipped by the group's filter")
+        elif account.unaccounted:
+            yield _line("not accounted for", account.unaccounted, "this is a bug; report it")
         yield ""
         yield f"  from stored to handled  {self._ages()}"
         yield f"  furthest behind         {figures.max_lag:,} messages"

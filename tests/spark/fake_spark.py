@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rmqd.spark.engine.checkpoint_generations import Generation
+from rmqd.spark.engine.checkpoint_generations import CheckpointGeneration
 from rmqd.spark.engine.driver_membership import Held
-from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures
-from rmqd.spark.engine.spark_parts import ClaimStoreWatch
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverMetrics
+from rmqd.spark.engine.spark_parts import DeduplicationStorePoller
 from rmqd.spark.handlers.range_outcome import OnBatch, RangeOutcome
 from rmqd.spark.source.source_offsets import ByQueue
 
@@ -93,15 +93,15 @@ class FakeParts:
         self.on_reset, self.held = on_reset, held
         return self
 
-    def places(self, figures: object) -> FakePlaces:
+    def queue_poller(self, figures: object) -> FakePlaces:
         """One that sees nothing."""
         return FakePlaces()
 
-    def claim_store(self, figures: DriverFigures) -> ClaimStoreWatch | None:
+    def deduplication_store_poller(self, figures: DriverMetrics) -> DeduplicationStorePoller | None:
         """None, unless the test says otherwise."""
         return None
 
-    def session(self, on_progress: Callable[[BatchProgress], None]) -> FakeSession:
+    def start_session(self, on_progress: Callable[[BatchProgress], None]) -> FakeSession:
         """After a while, if the test wants."""
         self.log.append("start of Spark")
         self.on_progress = on_progress
@@ -110,11 +110,13 @@ class FakeParts:
             raise self.session_error
         return FakeSession(self.log)
 
-    def checkpoints(self, session: object) -> FakeParts:
+    def checkpoint_generations(self, session: object) -> FakeParts:
         """This one."""
         return self
 
-    def start_query(self, session: object, generation: Generation, pause_file: str, on_batch: OnBatch) -> FakeQuery:
+    def start_query(
+        self, session: object, generation: CheckpointGeneration, pause_file: str, on_batch: OnBatch
+    ) -> FakeQuery:
         """The next one."""
         self.log.append(f"query {generation.number}")
         self.queries.append(FakeQuery(self.log, pause_file, on_batch))
@@ -129,7 +131,7 @@ class FakeParts:
         if self.refuses_to_join is not None:
             raise self.refuses_to_join
 
-    async def watch(self) -> None:
+    async def watch_members(self) -> None:
         """Until somebody comes."""
         await asyncio.shield(self.rival)
 
@@ -137,28 +139,28 @@ class FakeParts:
         """Remember it."""
         self.log.append("leave")
 
-    def current(self) -> Generation:
+    def current(self) -> CheckpointGeneration:
         """A new one where the group was sent elsewhere, which begins there."""
         if self.sent or not self.number:
             self.number += 1
         starting, self.sent = dict(self.sent), {}
-        return Generation(self.number, f"/checkpoint/{self.number}", starting)
+        return CheckpointGeneration(self.number, f"/checkpoint/{self.number}", starting)
 
-    def note(self, resets: ByQueue) -> None:
+    def store_resets(self, reset_offsets: ByQueue) -> None:
         """Keep it."""
-        self.sent |= resets
+        self.sent |= reset_offsets
 
-    def note_outcomes(self, outcomes: list[RangeOutcome]) -> bool:
+    def store_resets_of(self, outcomes: list[RangeOutcome]) -> bool:
         """Keep what executors met."""
         resets = {one.queue: one.reset_to for one in outcomes if one.reset_to is not None}
         self.sent |= resets
         return bool(resets)
 
-    def moved(self) -> ByQueue:
+    def find_moved_offsets(self) -> ByQueue:
         """What was kept."""
         return self.sent
 
-    def finish(self) -> None:
+    def commit_end_offsets(self) -> None:
         """Remember it."""
         self.log.append("last commit")
 
@@ -166,6 +168,6 @@ class FakeParts:
 class FakePlaces:
     """Sees nothing."""
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Until cancelled."""
         await asyncio.Event().wait()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.spark.engine.checkpoint_generations import Generation
+from rmqd.spark.engine.checkpoint_generations import CheckpointGeneration
 from rmqd.spark.session.group_spec import GroupSpec
 
 if TYPE_CHECKING:
@@ -45,10 +45,12 @@ def kept_order(nameserver: str, folder: Path) -> GroupSpec:
 
 def start(spark: SparkSession, order: GroupSpec, folder: Path) -> StreamingQuery:
     """The group's query, with the checkpoint `checkpoint` below a folder."""
-    return start_generation(spark, order, folder, Generation(1, str(folder / "checkpoint"), None))
+    return start_generation(spark, order, folder, CheckpointGeneration(1, str(folder / "checkpoint"), None))
 
 
-def start_generation(spark: SparkSession, order: GroupSpec, folder: Path, generation: Generation) -> StreamingQuery:
+def start_generation(
+    spark: SparkSession, order: GroupSpec, folder: Path, generation: CheckpointGeneration
+) -> StreamingQuery:
     """The same, with a generation's checkpoint and beginning."""
     from rmqd.spark.pipelines.pipeline_query import pipeline_query
 
@@ -56,7 +58,7 @@ def start_generation(spark: SparkSession, order: GroupSpec, folder: Path, genera
         spark,
         order,
         checkpoint=generation.path,
-        starting=generation.starting,
+        starting=generation.start_offsets,
         pause_file=str(folder / "pause"),
-        kept=f"{generation.path.rpartition('/')[0]}/kept",
+        shared_folder=f"{generation.path.rpartition('/')[0]}/kept",
     )

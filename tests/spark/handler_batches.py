@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.spark.handlers.group_source import HandlerPlan, HandlerStreamReader
-from rmqd.spark.handlers.handler_tasks import handler_process
+from rmqd.spark.handlers.group_source import HandlerSourceSettings, HandlerStreamReader
+from rmqd.spark.handlers.handler_tasks import started_task_handler
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.session.queue_range import QueueRange
@@ -60,14 +60,20 @@ class GroupQuery:
         checkpoint: Checkpoint | None = None,
         starting: Mapping[MessageQueue, int] | None = None,
     ) -> None:
-        plan = HandlerPlan(spec=pickle.loads(pickle.dumps(order)), starting=starting, pause_file="", key="", slots=2)
+        plan = HandlerSourceSettings(
+            spec=pickle.loads(pickle.dumps(order)),
+            start_offsets=starting,
+            pause_file="",
+            config_key="",
+            handler_slots=2,
+        )
         self.reader = HandlerStreamReader(plan)
         pickle.dumps(self.reader)
         self.checkpoint = checkpoint or Checkpoint()
         self.outcomes: list[RangeOutcome] = []
         self.ranges: list[QueueRange] = []
         self._limit = self.reader.getDefaultReadLimit()
-        self.process = handler_process(plan.spec, f"query {next(_numbers)}")
+        self.process = started_task_handler(plan.spec, f"query {next(_numbers)}")
 
     def poll(self) -> bool:
         """Make and run one batch if there is something to do."""
@@ -96,7 +102,7 @@ class GroupQuery:
         """How attempts ended, over all batches; without what did not occur."""
         counts: dict[str, int] = {}
         for outcome in self.outcomes:
-            for topic in outcome.topics:
+            for topic in outcome.topic_counters:
                 if topic.is_retry == is_retry:
                     for result, count in topic.handled.items():
                         counts[result] = counts.get(result, 0) + count

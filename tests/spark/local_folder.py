@@ -54,7 +54,7 @@ class LocalFolder(HadoopFolder):
         found = (one for one in (self._base / path).rglob("*") if one.is_file())
         return sorted(str(one.relative_to(self._base)) for one in found)
 
-    def facts(self, path: str = "") -> dict[str, FileFacts]:
+    def file_facts(self, path: str = "") -> dict[str, FileFacts]:
         found = {name: os.stat(self._base / name) for name in self.files(path)}
         return {name: FileFacts(one.st_size, one.st_mtime_ns // 1_000_000) for name, one in found.items()}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.spark.session.spark_access import NAMES, ClientAccess, GivenOptions, read_access
+from rmqd.spark.session.spark_access import ACCESS_OPTIONS, ClientAccess, GivenOptions, read_access
 from rmqd.spark.sink.sink_rows import parse_sink_options
 from rmqd.spark.source.source_options import parse_options
 from tests.spark.needed import need
@@ -22,7 +22,7 @@ NEEDED = {"nameserver": "127.0.0.1:9876", "subscribe": "orders"}
 
 def access_of(values: dict[str, str]) -> ClientAccess:
     """What these options give, without a problem."""
-    given = GivenOptions(values, (*NAMES, "subscribe"))
+    given = GivenOptions(values, (*ACCESS_OPTIONS, "subscribe"))
     access = read_access(given)
     assert given.problems == []
     return access

@@ -20,7 +20,7 @@ need("pyspark", "pyarrow")
 
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.source.source_columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMN_TYPES  # noqa: E402
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 
 
@@ -69,8 +69,8 @@ def test_columns_hold_what_the_message_has(broker: EmbeddedBroker) -> None:
     """By the documented names."""
     broker.create_topic("orders", 1)
     broker.send("orders", "paid 7", tags="paid", properties={"__SHARDINGKEY": "c1", "KEYS": "k1 k2", "n": "7"})
-    (row,) = read(broker, columns=",".join(COLUMNS))
-    assert row.keys() == COLUMNS.keys()
+    (row,) = read(broker, columns=",".join(COLUMN_TYPES))
+    assert row.keys() == COLUMN_TYPES.keys()
     expected = {
         "topic": "orders", "source_topic": "orders", "broker": BROKER, "queue_id": 0, "queue_offset": 0,
         "keys": "k1 k2", "tags": "paid", "body": b"paid 7", "sharding_key": "c1", "reconsume_times": 0, "flag": 0,

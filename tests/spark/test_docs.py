@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from rmqd.spark.sink import sink_rows as sink_options
-from rmqd.spark.source.source_columns import COLUMNS, VALUE_COLUMNS
-from rmqd.spark.source.source_options import NAMES
+from rmqd.spark.source.source_columns import COLUMN_TYPES, VALUE_COLUMNS
+from rmqd.spark.source.source_options import SOURCE_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "spark.md").read_text()
@@ -21,20 +21,24 @@ def test_every_option_is_listed_and_no_other() -> None:
     """In the first column; two of them share a line, and an alias stands in its option's."""
     rows = re.findall(r"^\| (`.*?) \|", section("Options"), re.MULTILINE)
     listed = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
-    assert sorted([*listed, "maxRowsPerTrigger"]) == sorted(NAMES)
+    assert sorted([*listed, "maxRowsPerTrigger"]) == sorted(SOURCE_OPTIONS)
     assert "`maxRowsPerTrigger`" in section("Options")
 
 
 def test_every_column_is_listed_with_its_type() -> None:
     """And what it holds."""
     rows = re.findall(r"^\| `(\w+)` \| `(.*?)` \| (.*) \|$", section("Columns"), re.MULTILINE)
-    assert {name: (kind, text) for name, kind, text in rows} == COLUMNS
+    assert {name: (kind, text) for name, kind, text in rows} == COLUMN_TYPES
 
 
 def test_what_users_of_kafka_are_shown_is_there() -> None:
     """The second column has names of ours, and "the same" where both have one."""
     page = (DOCS / "from-kafka.md").read_text()
-    known = {"Options of the source": {*NAMES}, "Columns": {*COLUMNS}, "The sink": {*sink_options.NAMES, *COLUMNS}}
+    known = {
+        "Options of the source": {*SOURCE_OPTIONS},
+        "Columns": {*COLUMN_TYPES},
+        "The sink": {*sink_options.SINK_OPTIONS, *COLUMN_TYPES},
+    }
     for title, names in known.items():
         rows = re.findall(r"^\| (.*?) \| (.*?) \|", section(title, page), re.MULTILINE)[2:]
         assert rows

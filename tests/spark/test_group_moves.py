@@ -31,7 +31,7 @@ from rmqd.spark.handlers.range_outcome import OnBatch  # noqa: E402
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rmqd.spark.engine.checkpoint_generations import Generation
+    from rmqd.spark.engine.checkpoint_generations import CheckpointGeneration
 
 GROUP, TOPIC = "mover", "orders"
 SECONDS = 120
@@ -47,12 +47,12 @@ class Parts(SparkParts):
         self._spark = spark
         self._listener: ProgressListener | None = None
 
-    def session(self, on_progress: Callable[[BatchProgress], None]) -> Any:
+    def start_session(self, on_progress: Callable[[BatchProgress], None]) -> Any:
         self._listener = ProgressListener(on_progress)
         self._spark.streams.addListener(self._listener)
         return SimpleNamespace(sparkContext=self._spark.sparkContext, stop=self._end)
 
-    def start_query(self, session: Any, generation: Generation, pause_file: str, on_batch: OnBatch) -> Any:
+    def start_query(self, session: Any, generation: CheckpointGeneration, pause_file: str, on_batch: OnBatch) -> Any:
         return super().start_query(self._spark, generation, pause_file, on_batch)
 
     def _end(self) -> None:

@@ -16,7 +16,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.group_source import WatchedOffsets  # noqa: E402
+from rmqd.spark.handlers.group_source import UnmovedOffsetCommitter  # noqa: E402
 from rmqd.spark.source.source_options import parse_options  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.stream_options import grouped, options  # noqa: E402
@@ -40,7 +40,7 @@ def logs() -> Iterator[list[Any]]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are looked at whenever something is to be committed, and all is told each time."""
-    for name in ("MEMBERS_SECONDS", "WARN_AGAIN_SECONDS"):
+    for name in ("MEMBER_CHECK_SECONDS", "WARNING_INTERVAL_SECONDS"):
         monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
 
 
@@ -107,23 +107,23 @@ def test_a_group_that_consumers_are_connected_in_is_theirs(broker: EmbeddedBroke
 
 
 @pytest.fixture
-def offsets(broker: EmbeddedBroker) -> WatchedOffsets:
+def offsets(broker: EmbeddedBroker) -> UnmovedOffsetCommitter:
     """Of a group that has committed 3 in each of two queues of ten."""
     broker.fill("orders", 2, 10)
-    offsets = WatchedOffsets(parse_options(grouped(broker)))
-    offsets.pin({queue("orders", 0): 0, queue("orders", 1): 0})
+    offsets = UnmovedOffsetCommitter(parse_options(grouped(broker)))
+    offsets.commit_start_offsets({queue("orders", 0): 0, queue("orders", 1): 0})
     offsets.commit({queue("orders", 0): 3, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3}
     return offsets
 
 
-def test_it_commits_what_is_done(broker: EmbeddedBroker, offsets: WatchedOffsets) -> None:
+def test_it_commits_what_is_done(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
     offsets.commit({queue("orders", 0): 5, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 5, 1: 3}
 
 
 @pytest.mark.parametrize("moved", [0, 2, 6, 10])
-def test_what_somebody_has_set_stays(broker: EmbeddedBroker, offsets: WatchedOffsets, moved: int) -> None:
+def test_what_somebody_has_set_stays(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter, moved: int) -> None:
     """Back, or beyond the query; in the other queue it commits all the same."""
     broker.commit(GROUP, "orders", {0: moved})
     for done in (4, 5):
@@ -131,7 +131,9 @@ def test_what_somebody_has_set_stays(broker: EmbeddedBroker, offsets: WatchedOff
         assert broker.offsets(GROUP, "orders") == {0: moved, 1: done}
 
 
-def test_it_goes_on_once_the_driver_has_told_the_broker_again(broker: EmbeddedBroker, offsets: WatchedOffsets) -> None:
+def test_it_goes_on_once_the_driver_has_told_the_broker_again(
+    broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter
+) -> None:
     """What it was told is as far as the query was meanwhile, or less."""
     broker.commit(GROUP, "orders", {0: 1})
     offsets.commit({queue("orders", 0): 6, queue("orders", 1): 3})
@@ -140,13 +142,13 @@ def test_it_goes_on_once_the_driver_has_told_the_broker_again(broker: EmbeddedBr
     assert broker.offsets(GROUP, "orders") == {0: 8, 1: 3}
 
 
-def test_a_broker_that_has_lost_the_group_is_told(broker: EmbeddedBroker, offsets: WatchedOffsets) -> None:
+def test_a_broker_that_has_lost_the_group_is_told(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
     broker.forget_group(GROUP)
     offsets.commit({queue("orders", 0): 4, queue("orders", 1): 3})
     assert broker.offsets(GROUP, "orders") == {0: 4}
 
 
-def test_a_new_queue_is_committed(broker: EmbeddedBroker, offsets: WatchedOffsets) -> None:
+def test_a_new_queue_is_committed(broker: EmbeddedBroker, offsets: UnmovedOffsetCommitter) -> None:
     broker.create_topic("orders", 3)
     offsets.commit({queue("orders", 0): 3, queue("orders", 1): 3, queue("orders", 2): 1})
     assert broker.offsets(GROUP, "orders") == {0: 3, 1: 3, 2: 1}

@@ -11,7 +11,7 @@ from rmqd.config.model.group_model import GroupConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import ConfigError
 from rmqd.spark.session.spark_access import ClientAccess
-from rmqd.spark.source.source_options import NAMES, SourceOptions, with_spark_options
+from rmqd.spark.source.source_options import SOURCE_OPTIONS, SourceOptions, with_spark_options
 
 PIPELINE: dict[str, Any] = {
     "pipeline": {"plugin": "archive"},
@@ -59,7 +59,7 @@ def test_a_handler_has_no_rows() -> None:
 
 def test_each_option_is_taken_or_refused_with_a_place() -> None:
     """A source's new option is one of pipelines, or gets its line here."""
-    for name in NAMES:
+    for name in SOURCE_OPTIONS:
         assert problems(PIPELINE, {name: "\0"})
 
 
@@ -67,7 +67,7 @@ def test_bodies_become_columns_of_a_pipeline() -> None:
     """With the schema that the configuration has: there is no `schema()` that would say it."""
     found = given(PIPELINE, columns=("topic", "body"))(value="json", valueSchema="id bigint")
     assert found.columns == ("topic", "body", "value", "_bad_row")
-    assert found.value.sql == "struct<id:bigint>"
+    assert found.value_format.sql == "struct<id:bigint>"
     assert given(PIPELINE)(value="json", valueSchema="id int", columns=["value"]).columns == ("topic", "value")
     assert "valueSchema: missing; expected SQL columns" in problems(PIPELINE, {"value": "json"})[0]
     assert (

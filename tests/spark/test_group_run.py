@@ -216,7 +216,7 @@ async def test_what_was_there_is_handled_and_the_run_ends() -> None:
 async def test_outcomes_and_progress_come_from_other_threads() -> None:
     async with running() as one:
         query = await one.query()
-        outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost=2)
+        outcome = RangeOutcome(queue=queue("orders", 0), start=0, end=5, lost_messages=2)
         await asyncio.to_thread(query.on_batch, [outcome])
         phases = {"triggerExecution": 500, "addBatch": 400}
         await asyncio.to_thread(one.parts.on_progress, BatchProgress(False, phases, late_rows=3, watermark="10:04"))

@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 from pyspark import cloudpickle  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.handlers.group_source import bound_to  # noqa: E402
+from rmqd.spark.handlers.group_source import handler_source  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 from tests.waiting import WAIT_SECONDS  # noqa: E402
 
@@ -81,7 +81,9 @@ def test_ranges_are_handled_and_counted(broker: EmbeddedBroker) -> None:
     assert sorted(SEEN) == sorted(f"{queue_id}:{number}" for queue_id in range(2) for number in range(30))
     assert query.handled() == {"acked": 60}
     assert sum(outcome.end - outcome.start for outcome in query.outcomes) == 60
-    assert all(outcome.topics[0].handler_duration.count == outcome.end - outcome.start for outcome in query.outcomes)
+    assert all(
+        outcome.topic_counters[0].handler_duration.count == outcome.end - outcome.start for outcome in query.outcomes
+    )
     assert broker.offsets("shop", "orders") == {0: 30, 1: 30}
 
 
@@ -113,7 +115,7 @@ def test_an_orderly_range_is_whole_and_repeated_in_place(
 ) -> None:
     """However long it is; nothing passes what failed, until its attempts are used up."""
     broker.create_topic("orders", 1)
-    monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_TASK_MESSAGES", 20)
     broker.send("orders", "a", "fails", *["b"] * 100)
     order = order_of(
         broker.nameserver, decline, consume_mode="orderly", max_reconsume_times=2, suspend_current_queue_time="10ms",
@@ -161,7 +163,7 @@ def test_an_operators_reset_ends_the_range(broker: EmbeddedBroker) -> None:
     broker.reset("shop", "orders", {0: 3})
     while not query.poll():
         pass
-    ends = {outcome.queue.queue_id: (outcome.reset_to, outcome.failure) for outcome in query.outcomes[-2:]}
+    ends = {outcome.queue.queue_id: (outcome.reset_to, outcome.stop_reason) for outcome in query.outcomes[-2:]}
     assert ends == {0: (3, ""), 1: (None, "")}
     assert SEEN[seen:] == ["1:20"] * 5
 
@@ -188,14 +190,16 @@ def test_a_corrupt_message_is_set_aside(
     assert seen == SEEN
     assert query.handled() == handled
     assert outcome.reset_to == (1 if policy == "stop" else None)
-    assert outcome.failure.startswith("the message at offset 1 of orders@broker-a:0 is corrupt") == (policy == "stop")
-    assert outcome.topics[0].dead_letters["corrupt"] == (1 if policy == "dead_letter" else 0)
+    assert outcome.stop_reason.startswith("the message at offset 1 of orders@broker-a:0 is corrupt") == (
+        policy == "stop"
+    )
+    assert outcome.topic_counters[0].dead_letters["corrupt"] == (1 if policy == "dead_letter" else 0)
 
 
 def test_the_source_is_sent_as_it_is(broker: EmbeddedBroker) -> None:
     """Spark pickles its class; what it is told is in no option, which Spark would show."""
     broker.fill("orders", 1, 3)
-    bound = bound_to(order_of(broker.nameserver, note), {queue("orders", 0): 2}, "", 2)
+    bound = handler_source(order_of(broker.nameserver, note), {queue("orders", 0): 2}, "", 2)
     source = pickle.loads(cloudpickle.dumps(bound))({})  # type: ignore[no-untyped-call]
     assert (source.name(), source.schema(), dict(source.options)) == ("rmqd_handler", "outcome binary", {})
     assert source.streamReader(StructType()).initialOffset()["q"]["orders"] == {"broker-a": {"0": 2}}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import rmqd.spark
 from rmqd.client.client_options import ClientOptions
 from rmqd.errors import RmqdError
-from rmqd.spark.session.queue_range import QueueRange, share_tasks
+from rmqd.spark.session.queue_range import QueueRange, group_into_tasks
 from rmqd.spark.session.spark_access import ClientAccess
-from rmqd.spark.source.source_offsets import Offsets, offsets_in
-from rmqd.spark.source.source_progress import share_batch, share_bytes
+from rmqd.spark.source.source_offsets import SourceOffsets, parse_reported_offsets
+from rmqd.spark.source.source_progress import share_messages, share_messages_by_bytes
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -28,7 +28,7 @@ def test_equal_offsets_are_equal_text_in_whatever_order_they_were_found() -> Non
     """Spark takes another order of keys for new data, and runs empty batches without end."""
     queues = [q(10), q(2), q(1, broker="broker-b"), q(0, topic="a")]
     texts = {
-        json.dumps(Offsets(dict.fromkeys(order, 7), dict.fromkeys(order, 3)).to_json())
+        json.dumps(SourceOffsets(dict.fromkeys(order, 7), dict.fromkeys(order, 3)).to_json())
         for order in (queues, queues[::-1], sorted(queues))
     }
     assert len(texts) == 1
@@ -37,44 +37,44 @@ def test_equal_offsets_are_equal_text_in_whatever_order_they_were_found() -> Non
 
 def test_the_text_says_where_each_queue_is() -> None:
     """As documented: people read it in the checkpoint and in a query's progress."""
-    offsets = Offsets({q(0): 120, q(1): 98}, {q(1): 90})
+    offsets = SourceOffsets({q(0): 120, q(1): 98}, {q(1): 90})
     assert offsets.to_json() == {
         "new": {"orders": {"broker-a": {"1": 90}}},
         "q": {"orders": {"broker-a": {"0": 120, "1": 98}}},
         "v": 1,
     }
-    assert Offsets.of(offsets.to_json()) == offsets
+    assert SourceOffsets.from_json(offsets.to_json()) == offsets
 
 
 def test_what_lies_between_is_by_queue_and_in_order_and_never_backwards() -> None:
     """A queue that is new starts where the later offset says; one that went back, or is gone, has nothing."""
-    begin = Offsets({q(0): 5, q(1): 7, q(3): 9})
-    end = Offsets({q(2): 4, q(1): 7, q(0): 8, q(4): 3, q(3): 2}, {q(2): 1})
+    begin = SourceOffsets({q(0): 5, q(1): 7, q(3): 9})
+    end = SourceOffsets({q(2): 4, q(1): 7, q(0): 8, q(4): 3, q(3): 2}, {q(2): 1})
     assert list(begin.ranges(end).items()) == [(q(0), (5, 8)), (q(2), (1, 4))]
 
 
 def test_a_first_batch_starts_where_it_says_itself() -> None:
     """Repeated after a crash it comes with another `start`: where "latest" is by then."""
-    assert Offsets({q(0): 150}).ranges(Offsets({q(0): 120}, {q(0): 100})) == {q(0): (100, 120)}
+    assert SourceOffsets({q(0): 150}).ranges(SourceOffsets({q(0): 120}, {q(0): 100})) == {q(0): (100, 120)}
 
 
 def test_offsets_in_json_may_have_an_apostrophe() -> None:
-    offsets = Offsets({MessageQueue("orders", "broker-o'neill", 0): 7})
-    assert offsets_in(json.dumps(offsets.to_json())) == offsets
+    offsets = SourceOffsets({MessageQueue("orders", "broker-o'neill", 0): 7})
+    assert parse_reported_offsets(json.dumps(offsets.to_json())) == offsets
 
 
 def test_other_offsets_are_refused() -> None:
     """A checkpoint of another source, or of a later rmqd."""
     for value in [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"orders": 5}}, {"v": 1, "q": {"orders": {"b": {"0": "5"}}}}]:
         with pytest.raises(RmqdError):
-            Offsets.of(value)
+            SourceOffsets.from_json(value)
 
 
 @pytest.mark.parametrize("written", [lambda tree: tree, json.dumps, str])
 def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, Any]], object]) -> None:
     """Whether Spark hands offsets over as a dictionary, as JSON, or as Python writes them; other sources have none."""
     first, second = (MessageQueue("orders", "broker-a", number) for number in (0, 1))
-    end, latest = Offsets({first: 7, second: 5}), Offsets({first: 10, second: 5})
+    end, latest = SourceOffsets({first: 7, second: 5}), SourceOffsets({first: 10, second: 5})
     sources = [
         {"endOffset": written(end.to_json()), "latestOffset": written(latest.to_json())},
         {"endOffset": "5", "latestOffset": None},
@@ -82,7 +82,7 @@ def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, 
     ]
     lag = rmqd.spark.lag({"sources": sources})
     assert lag is not None
-    assert (lag.total, lag.queues) == (3, {first: 3, second: 0})
+    assert (lag.total, lag.by_queue) == (3, {first: 3, second: 0})
     assert rmqd.spark.lag({"sources": sources[1:]}) is None
     assert rmqd.spark.lag(None) is None
 
@@ -94,7 +94,7 @@ BACKLOGS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 10**12))
 @given(BACKLOGS, st.integers(1, 10**6))
 def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: int) -> None:
     """All of it, no more than waits anywhere, and one of each queue at least, even where those are more than it."""
-    taken = share_batch(backlog, most)
+    taken = share_messages(backlog, most)
     waiting = {queue: count for queue, count in backlog.items() if count}
     assert taken.keys() == waiting.keys()
     assert all(1 <= taken[queue] <= waiting[queue] for queue in taken)
@@ -103,16 +103,18 @@ def test_the_limit_is_used_up_and_kept(backlog: dict[MessageQueue, int], most: i
 
 def test_it_is_divided_in_proportion() -> None:
     """So that all queues come to their ends together."""
-    assert share_batch({QUEUES[0]: 700, QUEUES[1]: 200, QUEUES[2]: 100}, 100) == {
+    assert share_messages({QUEUES[0]: 700, QUEUES[1]: 200, QUEUES[2]: 100}, 100) == {
         QUEUES[0]: 70, QUEUES[1]: 20, QUEUES[2]: 10,
     }  # fmt: skip
 
 
 def test_bytes_are_divided_by_what_waits_in_bytes() -> None:
     """A queue of large messages gives fewer of them."""
-    taken = share_bytes({QUEUES[0]: 1000, QUEUES[1]: 1000, QUEUES[2]: 0}, {QUEUES[0]: 100.0, QUEUES[1]: 900.0}, 100_000)
+    taken = share_messages_by_bytes(
+        {QUEUES[0]: 1000, QUEUES[1]: 1000, QUEUES[2]: 0}, {QUEUES[0]: 100.0, QUEUES[1]: 900.0}, 100_000
+    )
     assert taken == {QUEUES[0]: 100, QUEUES[1]: 100}
-    assert share_bytes({QUEUES[0]: 5}, {QUEUES[0]: 100.0}, 1) == {QUEUES[0]: 1}
+    assert share_messages_by_bytes({QUEUES[0]: 5}, {QUEUES[0]: 100.0}, 1) == {QUEUES[0]: 1}
 
 
 ACCESS = ClientAccess(ClientOptions(nameservers=("127.0.0.1:9876",)))
@@ -127,7 +129,7 @@ def ranges(*counts: int) -> list[QueueRange]:
 
 def tasks(counts: list[int], most: int | None, most_records: int | None = None) -> list[list[int]]:
     """The queue ids of each task."""
-    return [[one.queue.queue_id for one in task] for task in share_tasks(ranges(*counts), most, most_records)]
+    return [[one.queue.queue_id for one in task] for task in group_into_tasks(ranges(*counts), most, most_records)]
 
 
 def test_each_has_a_task_of_its_own_while_that_makes_no_more_than_may_be() -> None:
@@ -139,7 +141,7 @@ def test_each_has_a_task_of_its_own_while_that_makes_no_more_than_may_be() -> No
 def test_tasks_get_about_as_many_messages() -> None:
     """A long queue is alone, and the short ones are together, in their order."""
     assert tasks([10, 900, 10, 10, 10], 2) == [[1], [0, 2, 3, 4]]
-    shared = share_tasks(ranges(*range(1, 1001)), 8, None)
+    shared = group_into_tasks(ranges(*range(1, 1001)), 8, None)
     sums = [sum(map(len, task)) for task in shared]
     assert (len(sums), sum(sums)) == (8, 500_500)
     assert max(sums) - min(sums) <= 1000

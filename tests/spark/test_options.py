@@ -34,19 +34,23 @@ def test_names_are_those_that_spark_makes_of_them() -> None:
     assert (options.max_offsets, options.fetch_interval_seconds, options.fail_on_data_loss) == (500, 0.05, False)
     assert options.subscription == tag_subscription("", "paid || refunded", 0)
     assert options.columns == ("body", "topic")
-    assert not options.check_crc
+    assert not options.checks_crc
 
 
 def test_without_a_group_nothing_is_committed_and_no_group_is_made() -> None:
     """Pulls name a group that every broker has."""
     options = parse_options(NEEDED)
-    assert (options.group, options.commit_offsets, options.starting) == ("", False, None)
+    assert (options.group, options.commit_offsets, options.start_bound) == ("", False, None)
     assert options.pull.group == TOOLS_GROUP
 
 
 def test_with_a_group_it_starts_where_that_is_and_commits() -> None:
     options = parse_options({**NEEDED, "groupId": "reports"})
-    assert (options.commit_offsets, options.starting, options.pull.group) == (True, OffsetBound("committed"), "reports")
+    assert (options.commit_offsets, options.start_bound, options.pull.group) == (
+        True,
+        OffsetBound("committed"),
+        "reports",
+    )
     assert not parse_options({**NEEDED, "groupId": "reports", "commitOffsets": "false"}).commit_offsets
 
 
@@ -54,7 +58,7 @@ def test_offsets_are_named_by_queue() -> None:
     """-2 is the earliest and -1 the latest."""
     options = parse_options({**NEEDED, "startingOffsets": '{"orders": {"broker-a": {"0": 120, "1": -2}}}'})
     by_queue = {MessageQueue("orders", "broker-a", 0): 120, MessageQueue("orders", "broker-a", 1): -2}
-    assert options.starting == OffsetBound("offsets", by_queue=by_queue)
+    assert options.start_bound == OffsetBound("offsets", by_queue=by_queue)
 
 
 def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +71,7 @@ def test_times_are_read_as_people_write_them(monkeypatch: pytest.MonkeyPatch) ->
     for text, timestamp_ms in cases:
         monkeypatch.setattr("time.time", lambda: 1772362800.0)
         options = parse_options({**NEEDED, "startingTimestamp": text, "endingTimestamp": text})
-        assert options.starting == options.ending == OffsetBound("timestamp", timestamp_ms=timestamp_ms)
+        assert options.start_bound == options.end_bound == OffsetBound("timestamp", timestamp_ms=timestamp_ms)
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
@@ -129,7 +133,7 @@ def test_retries_pass_no_filter() -> None:
     assert options.retry_topic == "%RETRY%reports"
     assert options.filter_of("%RETRY%reports") == EVERY_MESSAGE
     assert options.filter_of("orders") == options.filter_of("%RETRY%others") == paid
-    other = replace(options, filters={"orders": numbers})
+    other = replace(options, filter_by_topic={"orders": numbers})
     assert (other.filter_of("orders"), other.filter_of("bills")) == (numbers, paid)
 
 
@@ -153,4 +157,4 @@ def test_a_stream_has_no_end() -> None:
     """Kafka's source refuses these as well."""
     options = parse_options({**NEEDED, "endingTimestamp": "1772359200000"})
     with pytest.raises(ConfigError, match="endingTimestamp: a stream has no end"):
-        options.refuse_batch_only()
+        options.refuse_batch_only_options()

@@ -47,8 +47,8 @@ class Counts:
     def _add(self, progress: BatchProgress) -> None:
         for outcome in progress.outcomes:
             self.ranges.append((str(outcome.queue), outcome.start, outcome.end))
-            self.lost += outcome.lost
-            for topic in outcome.topics:
+            self.lost += outcome.lost_messages
+            for topic in outcome.topic_counters:
                 self.received[topic.topic] = self.received.get(topic.topic, 0) + topic.received
                 handled = self.handled.setdefault(topic.topic, {})
                 for result, count in topic.handled.items():

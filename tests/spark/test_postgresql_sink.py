@@ -86,17 +86,17 @@ def test_a_batch_that_is_repeated_is_left_out(spark: SparkSession, prices_databa
     frame = rows(spark, (1, 10, 5), (2, 20, 6))
     for _ in range(2):
         sink = prices_database.sink(frame.schema)
-        sink.take_over()
+        sink.refuse_previous_drivers()
         sink.prepare(frame.schema)
         for _ in range(2):
             sink.write(frame, batch(3))
-            assert sink.has(batch(3))
+            assert sink.has_batch(batch(3))
     assert sorted(prices_database.run("SELECT id FROM prices")) == [(1,), (2,)]
     assert prices_database.run("SELECT writer, target, query, batch, rows FROM rmqd_batches") == [
         ("prices-group", "prices", QUERY, 3, 2)
     ]
-    assert not sink.has(batch(3, b"other"))
-    assert not sink.has(batch(4))
+    assert not sink.has_batch(batch(3, b"other"))
+    assert not sink.has_batch(batch(4))
     for late in (batch(3, b"other"), batch(2)):
         with pytest.raises(RmqdError, match=r"already has batch 3 of this query.*was the checkpoint reset"):
             sink.write(frame, late)

@@ -33,7 +33,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
-    monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
+    monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
 
 
@@ -122,7 +122,7 @@ async def test_a_local_member_does_not_start_where_a_driver_has_the_group(broker
     """It pulls nothing, says why, and leaves; and the driver stays."""
     seen = Seen()
     async with driver(broker) as membership:
-        watching = asyncio.create_task(membership.watch())
+        watching = asyncio.create_task(membership.watch_members())
         async with local(broker, seen) as one:
             with pytest.raises(ExceptionGroup) as caught:
                 await one.task

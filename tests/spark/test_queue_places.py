@@ -1,4 +1,4 @@
-"""`QueuePlaces`: the queues of a Spark group, as the brokers report them."""
+"""`QueuePoller`: the queues of a Spark group, as the brokers report them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.spark.needed import need
 need("pyspark")
 
 from rmqd.spark.engine import spark_parts  # noqa: E402
-from rmqd.spark.engine.spark_figures import DriverFigures  # noqa: E402
-from rmqd.spark.engine.spark_parts import QueuePlaces  # noqa: E402
+from rmqd.spark.engine.spark_figures import DriverMetrics  # noqa: E402
+from rmqd.spark.engine.spark_parts import QueuePoller  # noqa: E402
 
 
 class SeenPlaces:
@@ -25,21 +25,21 @@ class SeenPlaces:
     def __init__(self) -> None:
         self.by_topic: dict[str, int | str] = {}
 
-    def set_queues(self, topic: str, queues: Any) -> None:
+    def set_queue_lags(self, topic: str, queues: Any) -> None:
         self.by_topic[topic] = len(queues)
 
-    def set_queues_unknown(self, topic: str, reason: str) -> None:
+    def set_topic_failure(self, topic: str, reason: str) -> None:
         self.by_topic[topic] = reason
 
 
 async def test_without_a_name_server_the_known_brokers_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spark_parts, "ROUTES_SECONDS", 0.0)  # each poll refreshes the routes
+    monkeypatch.setattr(spark_parts, "ROUTE_POLL_SECONDS", 0.0)  # each poll refreshes the routes
     async with embedded_rocketmq(EmbeddedOptions(topics={"orders": 2})) as rocketmq:
         spec = SimpleNamespace(
             group="mailer", topics=("orders",), client_options=ClientOptions(nameservers=(rocketmq.nameserver,))
         )
         seen = SeenPlaces()
-        places = QueuePlaces(cast(Any, spec), cast(DriverFigures, seen), SystemClock())
+        places = QueuePoller(cast(Any, spec), cast(DriverMetrics, seen), SystemClock())
         await places.poll()
         assert seen.by_topic["orders"] == 2
         await rocketmq.servers[1].close()

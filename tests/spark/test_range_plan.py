@@ -22,7 +22,7 @@ from tests.spark.needed import need
 need("numpy")
 
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator, SettledRange  # noqa: E402
-from rmqd.spark.source.source_records import FramedReply  # noqa: E402
+from rmqd.spark.source.source_records import FramedResponse  # noqa: E402
 from tests.spark.range_cases import AWAY, RUNS, Case, Scripted, queue_range, wanted  # noqa: E402
 
 ADDRESSES = ("master:1", "slave:1")
@@ -31,9 +31,9 @@ ACCESS = ClientAccess(ClientOptions(nameservers=("ns:1",)))
 
 def requests(plan: RangePlan) -> dict[int, tuple[int, int]]:
     """The offset and the number of messages of each pull that leaves now, by its opaque."""
-    while plan.extend():
+    while plan.add_span():
         pass
-    frames = FrameDecoder().feed(b"".join(frame for _, frame in plan.requests()))
+    frames = FrameDecoder().feed(b"".join(frame for _, frame in plan.new_requests()))
     commands = [decode_command(frame) for frame in frames]
     return {
         command.opaque: (int(command.ext_fields["queueOffset"]), int(command.ext_fields["maxMsgNums"]))
@@ -58,29 +58,29 @@ class Driver:
 
     def run(self) -> None:
         """Until the range is dealt with."""
-        for _ in itertools.takewhile(lambda _: self.plan.more, range(1000)):
+        for _ in itertools.takewhile(lambda _: self.plan.is_unfinished, range(1000)):
             try:
                 self._step()
             except RmqdError as error:
-                self.plan.failed(error, self._now)
-        assert not self.plan.more
+                self.plan.handle_failure(error, self._now)
+        assert not self.plan.is_unfinished
 
     def _step(self) -> None:
         plan, scripted = self.plan, self._scripted
-        self._now += plan.take_pause()
+        self._now += plan.take_pause_seconds()
         if plan.wants_route:
             self._replies.clear()
-            plan.learn([Replica(one, ADDRESSES[one]) for one in scripted.route or ()])
+            plan.use_replicas([Replica(one, ADDRESSES[one]) for one in scripted.route or ()])
         for opaque, pull in requests(plan).items():
             self._replies[opaque] = scripted.pull(ADDRESSES.index(plan.address), *pull)
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
             if reply is AWAY:
                 raise RemotingConnectError(plan.address, "it is away")
             command = RemotingCommand(int(reply.code), 0, 1, dict(reply.ext_fields), reply.body)
-            dealt = plan.answered(command, FramedReply(reply.body, 0).broken)
+            dealt = plan.handle_response(command, FramedResponse(reply.body, 0).broken)
             assert not isinstance(dealt, ResetByOperator)
-            if dealt is not None and dealt.found:
-                self.found += range(dealt.low, dealt.high)
+            if dealt is not None and dealt.has_messages:
+                self.found += range(dealt.start, dealt.end)
 
 
 def test_what_a_range_comes_to() -> None:
@@ -112,7 +112,7 @@ def plan_of(
             replicas=(Replica(0, ADDRESSES[0]),),
             fail_on_data_loss=loss_fails,
             subscription=tag_subscription("", tags, 0),
-            pull=PullSettings(batch_size=batch_size, in_flight=in_flight),
+            pull=PullSettings(batch_size=batch_size, max_in_flight=in_flight),
         )
     )
 
@@ -128,7 +128,7 @@ def test_pulls_are_under_way_at_offsets_that_are_known_beforehand() -> None:
     """As many as may be; the last as short as what is left."""
     plan = plan_of(10)
     assert asked(plan) == [(0, 4), (4, 4), (8, 2)]
-    assert (asked(plan), plan.awaited, plan.reaches_to) == ([], 10, 10)
+    assert (asked(plan), plan.max_awaited_messages, plan.reaches_to) == ([], 10, 10)
 
 
 def test_half_of_the_pulls_are_answered() -> None:
@@ -136,12 +136,12 @@ def test_half_of_the_pulls_are_answered() -> None:
     cases: list[tuple[int, int]] = [(2, 1), (3, 2), (16, 8)]
     for in_flight, answers in cases:
         plan = plan_of(400, in_flight=in_flight)
-        assert plan.is_half_answered
+        assert plan.has_half_of_spans_settled
         asked(plan)
         for number in range(answers):
-            assert not plan.is_half_answered
-            plan.answered(answer(ResponseCode.SUCCESS, 4 * number + 4))
-        assert plan.is_half_answered
+            assert not plan.has_half_of_spans_settled
+            plan.handle_response(answer(ResponseCode.SUCCESS, 4 * number + 4))
+        assert plan.has_half_of_spans_settled
         assert asked(plan) == [(4 * number, 4) for number in range(in_flight, in_flight + answers)]
 
 
@@ -149,9 +149,9 @@ def test_an_answer_that_is_cut_short_is_pulled_on_and_the_next_spans_are_as_shor
     """A broker's limit of bytes is met by the others, too; one that is full again makes them longer."""
     plan = plan_of(40)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.SUCCESS, 2)) == SettledRange(0, 2, found=True)
+    assert plan.handle_response(answer(ResponseCode.SUCCESS, 2)) == SettledRange(0, 2, has_messages=True)
     assert asked(plan) == [(2, 2)]
-    assert plan.answered(answer(ResponseCode.SUCCESS, 4)) == SettledRange(2, 4, found=True)
+    assert plan.handle_response(answer(ResponseCode.SUCCESS, 4)) == SettledRange(2, 4, has_messages=True)
     assert asked(plan) == [(12, 4)]
 
 
@@ -159,11 +159,11 @@ def test_spans_are_no_longer_than_the_answers_of_a_broker() -> None:
     """With a `batch_size` above its limit, the pulls that were under way first are cut short, and no others."""
     plan, limit, cut = plan_of(6400, batch_size=64), 32, 0
     pulls: dict[int, tuple[int, int]] = {}
-    while plan.more:
+    while plan.is_unfinished:
         pulls |= requests(plan)
         offset, most = pulls.pop(plan.spans[0].opaque or 0)
         cut += most > limit
-        plan.answered(answer(ResponseCode.SUCCESS, offset + min(most, limit)))
+        plan.handle_response(answer(ResponseCode.SUCCESS, offset + min(most, limit)))
     assert cut == 3
 
 
@@ -171,7 +171,7 @@ def test_what_there_was_no_room_for_is_pulled_again() -> None:
     """From the offset on at which opening bodies stopped."""
     plan = plan_of(4)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.SUCCESS, 4), cut_at=3) == SettledRange(0, 3, found=True)
+    assert plan.handle_response(answer(ResponseCode.SUCCESS, 4), cut_at=3) == SettledRange(0, 3, has_messages=True)
     assert asked(plan) == [(3, 1)]
 
 
@@ -184,32 +184,32 @@ def test_one_pull_at_a_time() -> None:
     for in_flight, tags, code in cases:
         plan = plan_of(10, in_flight=in_flight, tags=tags)
         assert asked(plan) == [(0, 4)]
-        assert plan.answered(answer(code, 7)) == SettledRange(0, 7, found=code == ResponseCode.SUCCESS)
+        assert plan.handle_response(answer(code, 7)) == SettledRange(0, 7, has_messages=code == ResponseCode.SUCCESS)
         assert asked(plan) == [(7, 3)]
 
 
 def test_an_answer_that_goes_past_the_range_ends_it() -> None:
     plan = plan_of(10, tags="a")
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_NOT_FOUND, 50)) == SettledRange(0, 10, found=False)
-    assert not plan.more
+    assert plan.handle_response(answer(ResponseCode.PULL_NOT_FOUND, 50)) == SettledRange(0, 10, has_messages=False)
+    assert not plan.is_unfinished
 
 
 def test_an_operators_reset_says_nothing_of_the_range() -> None:
     """Who pulls decides what comes of it; the span is asked again."""
     plan = plan_of(4)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 77, "OFFSET_RESET")) == ResetByOperator(77)
+    assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 77, "OFFSET_RESET")) == ResetByOperator(77)
     assert asked(plan) == [(0, 4)]
 
 
 def test_a_failure_repeats_all_pulls_under_way() -> None:
     plan = plan_of(10)
     asked(plan)
-    plan.answered(answer(ResponseCode.SUCCESS, 4))
-    plan.failed(ProtocolError("no frame"), 0.0)
+    plan.handle_response(answer(ResponseCode.SUCCESS, 4))
+    plan.handle_failure(ProtocolError("no frame"), 0.0)
     assert plan.wants_route
-    assert plan.take_pause() > plan.take_pause() == 0
+    assert plan.take_pause_seconds() > plan.take_pause_seconds() == 0
     assert asked(plan) == [(4, 4), (8, 2)]
 
 
@@ -217,12 +217,12 @@ def test_the_patience_begins_anew_with_what_is_dealt_with() -> None:
     """It is for a broker that gives nothing."""
     plan = plan_of(10)
     for second in (0.0, 50.0, 100.0, 150.0):
-        plan.failed(RemotingConnectError("master:1", "away"), second)
+        plan.handle_failure(RemotingConnectError("master:1", "away"), second)
         plan.keep_known_replicas(RemotingConnectError("ns:1", "away"))
         asked(plan)
-        assert isinstance(plan.answered(answer(ResponseCode.SUCCESS, plan.spans[0].low + 1)), SettledRange)
-    plan.failed(RemotingConnectError("master:1", "away"), 200.0)
-    plan.failed(RemotingConnectError("master:1", "still away"), 261.0)
+        assert isinstance(plan.handle_response(answer(ResponseCode.SUCCESS, plan.spans[0].low + 1)), SettledRange)
+    plan.handle_failure(RemotingConnectError("master:1", "away"), 200.0)
+    plan.handle_failure(RemotingConnectError("master:1", "still away"), 261.0)
     with pytest.raises(RemotingConnectError, match="still away"):
         plan.keep_known_replicas(RemotingConnectError("ns:1", "away"))
 
@@ -232,11 +232,11 @@ def test_no_loss_is_believed_while_the_route_is_unknown() -> None:
     plan = plan_of(4)
     asked(plan)
     moved = answer(ResponseCode.PULL_OFFSET_MOVED, 50)
-    assert plan.answered(moved) is None
+    assert plan.handle_response(moved) is None
     away = RemotingConnectError("ns:1", "away")
     with pytest.raises(RemotingConnectError) as raised:
         plan.keep_known_replicas(away)
-    plan.failed(raised.value, 0.0)
+    plan.handle_failure(raised.value, 0.0)
     assert plan.wants_route
 
 
@@ -245,18 +245,18 @@ def test_the_route_confirms_each_loss_and_those_that_follow_each_other_at_once()
     plan = plan_of(20, loss_fails=False)
     master = [Replica(0, ADDRESSES[0])]
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) is None
-    plan.learn(master)
+    assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) is None
+    plan.use_replicas(master)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == SettledRange(0, 4, found=False)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == SettledRange(4, 8, found=False)
-    assert plan.answered(answer(ResponseCode.SUCCESS, 12)) == SettledRange(8, 12, found=True)
+    assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == SettledRange(0, 4, has_messages=False)
+    assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 8)) == SettledRange(4, 8, has_messages=False)
+    assert plan.handle_response(answer(ResponseCode.SUCCESS, 12)) == SettledRange(8, 12, has_messages=True)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) is None
+    assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) is None
     assert plan.wants_route
-    plan.learn(master)
+    plan.use_replicas(master)
     asked(plan)
-    assert plan.answered(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) == SettledRange(12, 16, found=False)
+    assert plan.handle_response(answer(ResponseCode.PULL_OFFSET_MOVED, 20)) == SettledRange(12, 16, has_messages=False)
     assert plan.lost == 12
 
 
@@ -264,7 +264,7 @@ def test_a_master_that_came_into_the_route_is_asked_first() -> None:
     """It alone can say what the broker has."""
     master, slave = Replica(0, ADDRESSES[0]), Replica(1, ADDRESSES[1])
     plan = plan_of(4)
-    plan.learn([slave])
-    plan.failed(RemotingConnectError(slave.address, "away"), 0.0)
-    plan.learn([slave, master])
+    plan.use_replicas([slave])
+    plan.handle_failure(RemotingConnectError(slave.address, "away"), 0.0)
+    plan.use_replicas([slave, master])
     assert plan.address == master.address

@@ -22,9 +22,9 @@ from tests.wire.messages.test_message import PLAIN, QUEUE, STORED
 need("numpy", "pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
-from rmqd.spark.source.source_columns import COLUMNS, Decoding  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMN_TYPES, Decoding  # noqa: E402
 from rmqd.spark.source.source_records import (  # noqa: E402
-    FramedReply,
+    FramedResponse,
     QueueOrigin,
     Records,
 )
@@ -43,11 +43,11 @@ AS_STORED = (
 
 
 TIMES = ("born_timestamp", "store_timestamp")
-TIMELESS = tuple(name for name in COLUMNS if name not in TIMES)  # Python's dates end sooner than Arrow's
+TIMELESS = tuple(name for name in COLUMN_TYPES if name not in TIMES)  # Python's dates end sooner than Arrow's
 
 
 def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
-    builder, reply = BatchBuilder(Decoding(columns)), FramedReply(data, 0)
+    builder, reply = BatchBuilder(Decoding(columns)), FramedResponse(data, 0)
     if reply.broken is not None:
         raise ProtocolError(reply.broken)
     builder.records.add(reply, *ALL)
@@ -58,8 +58,8 @@ def table(data: bytes, *columns: str) -> dict[str, list[Any]]:
 def offsets(data: bytes, low: int = 0, high: int = LAST, *tags: str) -> list[int]:
     """The offsets of those records that are wanted."""
     records = Records()
-    records.add(FramedReply(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)))
-    found: list[int] = records.finish().fixed("queue_offset").tolist()
+    records.add(FramedResponse(data, 0), low, high, QueueOrigin(QUEUE, frozenset(tags)))
+    found: list[int] = records.finish().fixed_size_field("queue_offset").tolist()
     return found
 
 
@@ -74,9 +74,9 @@ def test_every_field_of_every_layout(stored: list[StoredMessage]) -> None:
 def check_every_field(stored: list[StoredMessage]) -> None:
     """Several records in a row, in two replies, with IPv4 and IPv6 in any mixture."""
     data = list(map(encode_message, stored))
-    builder = BatchBuilder(Decoding(tuple(COLUMNS)))
+    builder = BatchBuilder(Decoding(tuple(COLUMN_TYPES)))
     for part in (data[:2], data[2:]):
-        builder.records.add(FramedReply(b"head" + b"".join(part), 4), *ALL)
+        builder.records.add(FramedResponse(b"head" + b"".join(part), 4), *ALL)
     assert len(builder.records) == len(stored)
     batch = builder.finish()
     batch.validate(full=True)
@@ -111,8 +111,8 @@ def test_members_of_a_batch_are_rows() -> None:
     for kind in [None, *CompressionType]:
         single = encode_message(replace(STORED, queue_offset=3))
         reply = encode_message(batch_of(BATCH, 0, STORED, kind)) + single
-        builder = BatchBuilder(Decoding(tuple(COLUMNS)))
-        builder.records.add(FramedReply(reply, 0), *ALL)
+        builder = BatchBuilder(Decoding(tuple(COLUMN_TYPES)))
+        builder.records.add(FramedResponse(reply, 0), *ALL)
         batch = builder.finish()
         batch.validate(full=True)
         views = decode_messages(reply, QUEUE).messages
@@ -131,7 +131,7 @@ def test_a_batch_that_cannot_be_taken_apart_is_told() -> None:
         for low in [0, 1]:
             bad = replace(batch_of(BATCH, 0, STORED), body=b"no batch")
             records = Records()
-            records.add(FramedReply(encode_message(bad), 0), low, 10, QueueOrigin(QUEUE, tags))
+            records.add(FramedResponse(encode_message(bad), 0), low, 10, QueueOrigin(QUEUE, tags))
             with pytest.raises(ProtocolError, match="message 1 of a batch"):
                 records.finish()
             assert "of a batch" in records.finish(permissive=True).errors[0]
@@ -163,7 +163,7 @@ def test_a_batch_may_have_messages_of_several_queues() -> None:
             encode_message(replace(STORED, topic=queue.topic, queue_offset=offset, properties=properties))
             for offset in range(2)
         ]
-        builder.records.add(FramedReply(b"".join(data), 0), 1, 9, QueueOrigin(queue, tags))
+        builder.records.add(FramedResponse(b"".join(data), 0), 1, 9, QueueOrigin(queue, tags))
     assert list(map(list, zip(*builder.finish().to_pydict().values(), strict=True))) == [
         ["orders", "orders", "a", 7, 1, "x"],
         ["orders", "%RETRY%group", "b", 0, 1, "y"],
@@ -177,18 +177,18 @@ def test_a_corrupt_body_is_told_with_its_offset() -> None:
     packed = encode_message(replace(STORED, sys_flag=1))
     for data, reason in ((bytes(damaged), "the CRC"), (packed, "the body is not a ZLIB stream")):
         records = Records()
-        records.add(FramedReply(data, 0), *ALL)
+        records.add(FramedResponse(data, 0), *ALL)
         with pytest.raises(ProtocolError, match=f"{QUEUE}: the message at offset 7 is corrupt: {reason}"):
             records.finish()
     assert offsets(bytes(damaged), 8, 9) == []
     records = Records()
-    records.add(FramedReply(bytes(damaged) + good + packed, 0), *ALL)
+    records.add(FramedResponse(bytes(damaged) + good + packed, 0), *ALL)
     found = records.finish(permissive=True)
     assert found.bodies.to_pylist() == [None, STORED.body, None]
     assert found.errors[0] == "the CRC of its body does not match"
     assert found.errors[2].startswith("the body is not a ZLIB stream")
     records = Records()
-    records.add(FramedReply(bytes(damaged), 0), *ALL)
+    records.add(FramedResponse(bytes(damaged), 0), *ALL)
     (unchecked,) = records.finish(check_crc=False).bodies.to_pylist()
     assert (len(unchecked), unchecked == STORED.body) == (len(STORED.body), False)
 
@@ -221,8 +221,8 @@ def test_damage_to_one_of_many_that_are_alike_is_found_as_in_a_record_alone() ->
         for at in range(len(records[4])):
             damaged = bytearray(records[4])
             damaged[at] ^= 0x11
-            alone = FramedReply(bytes(damaged), 0)
-            among = FramedReply(b"".join([*records[:4], damaged, *records[5:]]), 0)
+            alone = FramedResponse(bytes(damaged), 0)
+            among = FramedResponse(b"".join([*records[:4], damaged, *records[5:]]), 0)
             assert (alone.broken is None) == (among.broken is None), at
             assert among.count == (9 if among.broken is None else 4), at
 

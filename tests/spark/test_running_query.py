@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.source.source_offsets import SourceOffsets
 from rmqd.wire.message_queue import MessageQueue
 from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.running_query import MAX_CHARACTERS, query_error  # noqa: E402
+from rmqd.spark.engine.running_query import MAX_CAUSE_CHARACTERS, query_error  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import BatchFailedError, MicroBatch  # noqa: E402
 
 PAGES = """[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: {said}
@@ -47,13 +47,13 @@ def test_the_cause_is_what_a_person_needs() -> None:
         error = query_error(RuntimeError(said))
         assert str(error).startswith(expected)
         assert "\n" not in str(error)
-        assert error.said == said
+        assert error.spark_report == said
 
 
 def test_the_cause_comes_with_the_messages_of_its_batch() -> None:
     """Whatever the sink; a task's own error, or Java's, does not say which messages it was about."""
     queue = MessageQueue("orders", "broker-a", 0)
-    plans = [f"v1\n{{}}\n{json.dumps(Offsets({queue: end}).to_json())}".encode() for end in (100, 120)]
+    plans = [f"v1\n{{}}\n{json.dumps(SourceOffsets({queue: end}).to_json())}".encode() for end in (100, 120)]
     named = BatchFailedError(MicroBatch("query", 7, plans[1]).messages_since(plans[0]))
     chain = f"shop.flows.BadPriceError: no price\n\nThe above\n\n{type(named).__module__}.BatchFailedError: {named}"
     said = "no price; batch 7 has orders@broker-a:0, offsets 100 to 119"
@@ -61,4 +61,4 @@ def test_the_cause_comes_with_the_messages_of_its_batch() -> None:
 
 
 def test_a_cause_of_many_pages_is_cut() -> None:
-    assert len(str(query_error(RuntimeError("ValueError: " + "x" * 5000)))) == MAX_CHARACTERS
+    assert len(str(query_error(RuntimeError("ValueError: " + "x" * 5000)))) == MAX_CAUSE_CHARACTERS

@@ -15,8 +15,8 @@ import pytest
 from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.codes import RequestCode
 from rmqd.errors import ConfigError, InvalidMessageError
-from rmqd.spark.session.spark_access import NAMES as ACCESS
-from rmqd.spark.sink.sink_rows import NAMES, SINK_COLUMNS, OutgoingRow, parse_sink_options
+from rmqd.spark.session.spark_access import ACCESS_OPTIONS as ACCESS
+from rmqd.spark.sink.sink_rows import SINK_COLUMNS, SINK_OPTIONS, OutgoingRow, parse_sink_options
 from rmqd.testing.rocketmq import RocketMQ
 from tests.client.peer import Peer, Reply, route_of, stored
 from tests.spark.needed import need
@@ -27,12 +27,12 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 
 from rmqd.spark.sink.sink_writer import (  # noqa: E402
-    MAX_BYTES,
-    MAX_ROWS,
+    MAX_REQUEST_BYTES,
+    MAX_REQUEST_ROWS,
     RocketMQWriter,
-    StoredRows,
-    bundles,
-    close_senders,
+    StoredRowCount,
+    close_row_senders,
+    rows_by_request,
 )
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 
@@ -56,13 +56,13 @@ def batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.record_batch(arrays, names)
 
 
-def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> StoredRows:
+def write(nameserver: str, *batches: list[dict[str, Any]], **options: str) -> StoredRowCount:
     """Write a partition, with the writer gone through pickle as it does between processes."""
     arrow = [batch(rows) for rows in batches]
     schema = from_arrow_schema(arrow[0].schema)
     writer = RocketMQSource({"nameserver": nameserver, "topic": "orders", **options}).writer(schema, False)
     stored = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(writer)).write(iter(arrow))))
-    assert isinstance(stored, StoredRows)
+    assert isinstance(stored, StoredRowCount)
     return stored
 
 
@@ -91,7 +91,7 @@ def test_a_row_becomes_a_message(embedded: RocketMQ) -> None:
         "body": "paid 7", "topic": "elsewhere", "tags": "paid", "keys": "k1 k2", "sharding_key": "c1", "queue_id": 3,
         "properties": {"n": "7", "UNIQ_KEY": "another", "DELAY": "5", "TAGS": "old", "CLUSTER": "other"},
     }  # fmt: skip
-    assert write(embedded.nameserver, [row]) == StoredRows(1)
+    assert write(embedded.nameserver, [row]) == StoredRowCount(1)
     (message,) = embedded.messages("orders")
     assert (message.body, message.tags, message.keys, message.queue_id) == (b"paid 7", "paid", "k1 k2", 3)
     assert message.properties["n"] == "7"
@@ -130,8 +130,8 @@ def test_a_refused_row_is_named_by_its_message_or_left_out(embedded: RocketMQ, r
     options = parse_sink_options(
         {"nameserver": embedded.nameserver, "topic": "orders"}, {"body": "string"}, overwrite=False
     )
-    stored = RocketMQWriter(replace(options, leaves_out=True)).write(iter([arrow]))
-    assert stored == StoredRows(2)
+    stored = RocketMQWriter(replace(options, skips_bad_rows=True)).write(iter([arrow]))
+    assert stored == StoredRowCount(2)
 
 
 async def test_rows_share_requests() -> None:
@@ -141,11 +141,11 @@ async def test_rows_share_requests() -> None:
         name_server.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, Reply(body=route.to_json()))
         broker.on(RequestCode.SEND_BATCH_MESSAGE, stored())
 
-        def write_all() -> StoredRows:
+        def write_all() -> StoredRowCount:
             try:
                 return write(name_server.address, [{"body": str(number)} for number in range(96)])
             finally:
-                close_senders()  # those of this thread
+                close_row_senders()  # those of this thread
 
         assert (await asyncio.to_thread(write_all)).messages == 96
         assert len(broker.got(RequestCode.SEND_BATCH_MESSAGE)) == 3
@@ -169,7 +169,7 @@ def test_the_page_lists_what_the_sink_takes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().split("\n## Writing\n")[1].split("\n## ")[0]
     options, columns = page.split("| option of the sink |")[1].split("| column of the sink |")
     listed_options = re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)
-    assert sorted([*listed_options, *ACCESS[1:]]) == sorted(NAMES)
+    assert sorted([*listed_options, *ACCESS[1:]]) == sorted(SINK_OPTIONS)
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*) \|$", columns, re.MULTILINE)
     listed = {name: (tuple(re.findall(r"`(.*?)`", kinds)), text) for name, kinds, text in rows}
     assert listed == SINK_COLUMNS
@@ -180,7 +180,7 @@ def sent(body: str, topic: str = "orders", queue_id: int | None = None, **more: 
 
 
 def bundled(*rows: OutgoingRow) -> list[list[str]]:
-    return [[one.message.body.decode() for one in bundle] for bundle in bundles(rows)]
+    return [[one.message.body.decode() for one in bundle] for bundle in rows_by_request(rows)]
 
 
 def test_a_request_has_one_topic_and_one_lane() -> None:
@@ -192,9 +192,9 @@ def test_a_request_has_one_topic_and_one_lane() -> None:
 
 def test_a_request_has_only_so_many_rows_and_bytes() -> None:
     """A row that is larger goes alone."""
-    many = [str(number) for number in range(2 * MAX_ROWS + 1)]
-    assert bundled(*map(sent, many)) == [many[:MAX_ROWS], many[MAX_ROWS:-1], many[-1:]]
-    half, large = "h" * (MAX_BYTES // 2), "l" * (MAX_BYTES * 2)
+    many = [str(number) for number in range(2 * MAX_REQUEST_ROWS + 1)]
+    assert bundled(*map(sent, many)) == [many[:MAX_REQUEST_ROWS], many[MAX_REQUEST_ROWS:-1], many[-1:]]
+    half, large = "h" * (MAX_REQUEST_BYTES // 2), "l" * (MAX_REQUEST_BYTES * 2)
     assert bundled(sent("1"), sent(half), sent(half), sent(large), sent("2")) == [["1", half], [half], [large], ["2"]]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.values.column_kinds import parse_kind
-from rmqd.spark.values.fitting import fit_of
+from rmqd.spark.values.column_kinds import parse_schema
+from rmqd.spark.values.fitting import converter_to
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
 
@@ -40,7 +40,7 @@ def test_a_schema_is_read_as_sql_writes_it() -> None:
         ),
     ]
     for text, sql in cases:
-        assert parse_kind(text).sql == sql
+        assert parse_schema(text).sql == sql
 
 
 def test_what_is_no_schema_is_told() -> None:
@@ -57,7 +57,7 @@ def test_what_is_no_schema_is_told() -> None:
     ]
     for text, message in cases:
         with pytest.raises(ValueError, match=message):
-            parse_kind(text)
+            parse_schema(text)
 
 
 TIME = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -82,7 +82,7 @@ def test_what_fits_a_type() -> None:
         ("boolean", None, None),
     ]
     for kind, given, fitted in cases:
-        assert fit_of(parse_kind(f"v {kind}"))({"v": given}) == {"v": fitted}
+        assert converter_to(parse_schema(f"v {kind}"))({"v": given}) == {"v": fitted}
 
 
 def test_what_does_not_fit_is_told_with_its_place() -> None:
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_told_with_its_place() -> None:
     ]
     for kind, given, message in cases:
         with pytest.raises(ValueError, match=message):
-            fit_of(parse_kind(f"v {kind}"))({"v": given})
+            converter_to(parse_schema(f"v {kind}"))({"v": given})
 
 
 def test_bodies_of_json_become_a_column(broker: EmbeddedBroker) -> None:
@@ -160,7 +160,7 @@ JSON_VALUES: dict[str, tuple[str, str, Any, str | None]] = {
 def test_a_value_of_json_is_exact_or_its_row_is_bad(schema: str, written: str, value: Any, reason: str | None) -> None:
     """One body that no column can hold does not take the batch's other ones with it."""
     bodies = ['{"a": null}', f'{{"a": {written}}}', '{"a": null}']
-    columns = BodyDecoder(ValueFormat("json", parse_kind(schema))).columns(pa.array(map(str.encode, bodies)))
+    columns = BodyDecoder(ValueFormat("json", parse_schema(schema))).columns(pa.array(map(str.encode, bodies)))
     first, row, last = pa.RecordBatch.from_pydict(columns).to_pylist()
     assert first == last == {"value": {"a": None}, "_bad_row": None}
     assert row["value"] == (None if reason else {"a": value})

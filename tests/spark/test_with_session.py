@@ -14,7 +14,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.source.source_columns import COLUMNS  # noqa: E402
+from rmqd.spark.source.source_columns import COLUMN_TYPES  # noqa: E402
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,10 +50,10 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
         broker.send("orders", f"{number}", queue_id=number % 2, tags=tag, properties={"amount": str(number)})
     frame = (
         spark.read.format("rocketmq")
-        .options(nameserver=broker.nameserver, subscribe="orders", columns=",".join(COLUMNS))
+        .options(nameserver=broker.nameserver, subscribe="orders", columns=",".join(COLUMN_TYPES))
         .load()
     )
-    assert [(name, kind) for name, kind in frame.dtypes] == [(name, kind) for name, (kind, _) in COLUMNS.items()]
+    assert [(name, kind) for name, kind in frame.dtypes] == [(name, kind) for name, (kind, _) in COLUMN_TYPES.items()]
     assert frame.count() == 20
     frame.createOrReplaceTempView("orders")
     rows = spark.sql(
@@ -61,7 +61,7 @@ def test_a_topic_in_sql(spark: SparkSession, broker: EmbeddedBroker) -> None:
         "WHERE store_timestamp > '2020-01-01' GROUP BY tags ORDER BY tags"
     )
     assert [tuple(row) for row in rows.collect()] == [("open", 10, 90), ("paid", 10, 100)]
-    assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMNS)
+    assert len(frame.where("queue_offset = 3").collect()[0]) == len(COLUMN_TYPES)
 
 
 def test_wrong_options_are_told_by_load(spark: SparkSession) -> None:

@@ -14,12 +14,18 @@ from typing import TYPE_CHECKING, Final
 
 from rmqd.errors import RmqdError
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.source.source_offsets import ByQueue, Offsets, nested_offsets, offsets_by_queue, offsets_in
+from rmqd.spark.source.source_offsets import (
+    ByQueue,
+    SourceOffsets,
+    offsets_tree,
+    parse_offsets_tree,
+    parse_reported_offsets,
+)
 
 if TYPE_CHECKING:
     from rmqd.spark.session.hadoop_folder import HadoopFolder
 
-VERSION: Final = 1
+NOTE_VERSION: Final = 1
 
 _FILE: Final = re.compile(r"note-([0-9]{6,})\.json")
 
@@ -28,42 +34,42 @@ _FILE: Final = re.compile(r"note-([0-9]{6,})\.json")
 class GenerationNote:
     """The state of one generation, stored next to its checkpoint."""
 
-    starting: ByQueue | None = None
+    start_offsets: ByQueue | None = None
     """The start offsets of the generation's query; None for the group's offsets on the brokers."""
     reason: str = ""
     """Why the generation was started, as a sentence."""
-    told: bool = True
-    """Whether `starting` was committed to the brokers. Until then their offsets are outdated."""
-    held: ByQueue = field(default_factory=dict)
+    is_committed: bool = True
+    """Whether `start_offsets` was committed to the brokers. Until then their offsets are outdated."""
+    flushed_offsets: ByQueue = field(default_factory=dict)
     """The group's offsets that brokers are known to have on disk. The query commits no lower ones."""
-    resets: ByQueue = field(default_factory=dict)
+    reset_offsets: ByQueue = field(default_factory=dict)
     """Offsets of later resets by operators. The next generation starts there."""
 
     def to_json(self) -> bytes:
         value = {
-            "v": VERSION,
-            "starting": None if self.starting is None else nested_offsets(self.starting),
+            "v": NOTE_VERSION,
+            "starting": None if self.start_offsets is None else offsets_tree(self.start_offsets),
             "reason": self.reason,
-            "told": self.told,
-            "held": nested_offsets(self.held),
-            "resets": nested_offsets(self.resets),
+            "told": self.is_committed,
+            "held": offsets_tree(self.flushed_offsets),
+            "resets": offsets_tree(self.reset_offsets),
         }
         return json.dumps(value, indent=1).encode()
 
     @classmethod
-    def of(cls, content: bytes) -> GenerationNote:
+    def from_json(cls, content: bytes) -> GenerationNote:
         """Read the output of `to_json`. Raises RmqdError."""
         try:
             value = json.loads(content)
-            if value["v"] != VERSION:
-                raise RmqdError(f"the generation file has version {value['v']!r}; expected {VERSION}")
+            if value["v"] != NOTE_VERSION:
+                raise RmqdError(f"the generation file has version {value['v']!r}; expected {NOTE_VERSION}")
             starting = value["starting"]
             return cls(
-                starting=None if starting is None else offsets_by_queue(starting, "starting"),
+                start_offsets=None if starting is None else parse_offsets_tree(starting, "starting"),
                 reason=str(value["reason"]),
-                told=bool(value["told"]),
-                held=offsets_by_queue(value["held"], "held"),
-                resets=offsets_by_queue(value["resets"], "resets"),
+                is_committed=bool(value["told"]),
+                flushed_offsets=parse_offsets_tree(value["held"], "held"),
+                reset_offsets=parse_offsets_tree(value["resets"], "resets"),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise RmqdError(f"not a valid generation file: {error!r}") from error
@@ -76,7 +82,7 @@ def read_note(folder: HadoopFolder, path: str) -> GenerationNote | None:
         return None
     file = f"{path}/{_name(numbers[-1])}"
     try:
-        return GenerationNote.of(folder.read(file))
+        return GenerationNote.from_json(folder.read(file))
     except RmqdError as error:
         raise RmqdError(f"{folder.url}/{file}: {error}") from error
 
@@ -96,16 +102,16 @@ def _name(number: int) -> str:
     return f"note-{number:06}.json"
 
 
-OFFSETS: Final = "offsets"
-COMMITS: Final = "commits"
-METADATA: Final = "metadata"
-LOG_VERSION: Final = "v1"
+OFFSETS_FOLDER: Final = "offsets"
+COMMITS_FOLDER: Final = "commits"
+METADATA_FILE: Final = "metadata"
+OFFSET_LOG_VERSION: Final = "v1"
 
 IsWritten = Callable[[MicroBatch], bool]
 """Whether a sink has stored all rows of a batch for good."""
 
 
-def read_progress(folder: HadoopFolder, path: str, is_written: IsWritten | None) -> ByQueue:
+def read_end_offsets(folder: HadoopFolder, path: str, is_written: IsWritten | None) -> ByQueue:
     """Return the end offsets of a query's last finished batch; if there is none, the start offsets of its first batch.
 
     Raises RmqdError if rmqd did not write the checkpoint.
@@ -114,37 +120,37 @@ def read_progress(folder: HadoopFolder, path: str, is_written: IsWritten | None)
     sink has the batch after the last recorded one. If so, that batch counts as finished: otherwise a query with another
     checkpoint would write its rows again, to a sink that cannot recognize them.
     """
-    batch = max(_numbers(folder, f"{path}/{COMMITS}"), default=-1)
+    batch = max(_numbers(folder, f"{path}/{COMMITS_FOLDER}"), default=-1)
     following = batch + 1
-    if is_written is not None and following in _numbers(folder, f"{path}/{OFFSETS}"):
-        plan = folder.read(f"{path}/{OFFSETS}/{following}")
+    if is_written is not None and following in _numbers(folder, f"{path}/{OFFSETS_FOLDER}"):
+        plan = folder.read(f"{path}/{OFFSETS_FOLDER}/{following}")
         if is_written(MicroBatch(_query_id(folder, path), following, plan)):
             batch = following
     if batch >= 0:
-        return _logged(folder, f"{path}/{OFFSETS}/{batch}").positions
-    if 0 in _numbers(folder, f"{path}/{OFFSETS}"):
-        return _logged(folder, f"{path}/{OFFSETS}/0").new
+        return _logged(folder, f"{path}/{OFFSETS_FOLDER}/{batch}").ends
+    if 0 in _numbers(folder, f"{path}/{OFFSETS_FOLDER}"):
+        return _logged(folder, f"{path}/{OFFSETS_FOLDER}/0").new_queue_starts
     return {}
 
 
 def _query_id(folder: HadoopFolder, path: str) -> str:
     """Return the id of the query. Sinks recognize its batches by this id."""
     try:
-        return str(json.loads(folder.read(f"{path}/{METADATA}"))["id"])
+        return str(json.loads(folder.read(f"{path}/{METADATA_FILE}"))["id"])
     except (ValueError, KeyError, TypeError) as error:
-        raise RmqdError(f"{folder.url}/{path}/{METADATA} does not contain the query's id: {error!r}") from error
+        raise RmqdError(f"{folder.url}/{path}/{METADATA_FILE} does not contain the query's id: {error!r}") from error
 
 
 def _numbers(folder: HadoopFolder, path: str) -> list[int]:
     return [int(name) for name in folder.names(path) if name.isdecimal()]
 
 
-def _logged(folder: HadoopFolder, path: str) -> Offsets:
+def _logged(folder: HadoopFolder, path: str) -> SourceOffsets:
     """Return the offsets of rmqd's source. Spark writes a version, a line of metadata, and a line for each source."""
     version, *lines = folder.read(path).decode("utf-8", errors="replace").splitlines() or [""]
-    if version != LOG_VERSION:
-        raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {LOG_VERSION}")
+    if version != OFFSET_LOG_VERSION:
+        raise RmqdError(f"{folder.url}/{path} has version {version!r:.40}; expected {OFFSET_LOG_VERSION}")
     for line in lines[1:]:
-        if (found := offsets_in(line)) is not None:
+        if (found := parse_reported_offsets(line)) is not None:
             return found
     raise RmqdError(f"{folder.url}/{path} has no RocketMQ offsets: is it the checkpoint of another query?")

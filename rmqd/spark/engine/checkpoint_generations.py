@@ -36,11 +36,11 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.runtime.files import make_folder
-from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_note, read_progress, write_note
-from rmqd.spark.pipelines.pipeline_query import written_batches
+from rmqd.spark.engine.checkpoint import GenerationNote, IsWritten, read_end_offsets, read_note, write_note
+from rmqd.spark.pipelines.pipeline_query import written_batch_check
 from rmqd.spark.session.hadoop_folder import HadoopFolder
-from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing, retry_for
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of
+from rmqd.spark.session.queue_queries import QueueResponses, retry_until_timeout, values_of_existing
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of
 from rmqd.spark.source.group_offsets import SubscribedQueues
 from rmqd.spark.source.source_offsets import ByQueue
 from rmqd.spark.source.source_options import SourceOptions
@@ -56,28 +56,29 @@ if TYPE_CHECKING:
 MAX_SHOWN_QUEUES: Final = 4
 
 
-def moved_offsets(done: ByQueue, held: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
+def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
     """Return the queues with a `stored` offset that the query cannot have committed, with that offset.
 
-    `done` are the checkpoint's offsets, `held` the offsets that brokers are known to have on disk, and `stored` the
-    brokers' current offsets.
+    `checkpointed` are the checkpoint's offsets, `flushed` the offsets that brokers are known to have on disk, and
+    `stored` the brokers' current offsets.
     """
     return {
         queue: offset
         for queue, offset in stored.items()
-        if queue in done and (offset > done[queue] or offset < min(done[queue], held.get(queue, 0)))
+        if queue in checkpointed
+        and (offset > checkpointed[queue] or offset < min(checkpointed[queue], flushed.get(queue, 0)))
     }
 
 
-def reason_of(done: ByQueue, changed: ByQueue) -> str:
-    """Describe why queues continue at the offsets of `changed`, for logs and the note."""
-    ahead = {queue: offset for queue, offset in changed.items() if offset > done.get(queue, 0)}
-    back = {queue: offset for queue, offset in changed.items() if queue not in ahead}
+def describe_move(checkpointed: ByQueue, new_offsets: ByQueue) -> str:
+    """Describe why queues continue at the offsets of `new_offsets`, for logs and the note."""
+    ahead = {queue: offset for queue, offset in new_offsets.items() if offset > checkpointed.get(queue, 0)}
+    back = {queue: offset for queue, offset in new_offsets.items() if queue not in ahead}
     parts = []
     if ahead:
-        parts.append(f"the group was consumed elsewhere, or moved forward: {_changes(done, ahead)}")
+        parts.append(f"the group was consumed elsewhere, or moved forward: {_changes(checkpointed, ahead)}")
     if back:
-        parts.append(f"the group was reset: {_changes(done, back)}")
+        parts.append(f"the group was reset: {_changes(checkpointed, back)}")
     return "; ".join(parts)
 
 
@@ -88,24 +89,24 @@ def _changes(done: ByQueue, to: ByQueue) -> str:
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
-NOTE_INTERVAL_SECONDS: Final = 5.0
+BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
+NOTE_WRITE_INTERVAL_SECONDS: Final = 5.0
 # interval of reads of the checkpoint while brokers show no change; object stores charge for each read
-CHECKPOINT_READ_SECONDS: Final = 30.0
-KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
-BROKER_FLUSH_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
+CHECKPOINT_READ_TIMEOUT_SECONDS: Final = 30.0
+MAX_KEPT_GENERATIONS: Final = 10  # a group that fails at a corrupt message starts a generation at each restart
+BROKER_FLUSH_DELAY_SECONDS: Final = 10.0  # brokers write offsets to disk every 5 s (flushConsumerOffsetInterval)
 
-CHECKPOINT: Final = "checkpoint"
+CHECKPOINT_FOLDER: Final = "checkpoint"
 _FOLDER: Final = re.compile(r"generation-([0-9]{6,})")
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
-    """A checkpoint. `path` is Spark's checkpointLocation. A query starts at `starting` if the checkpoint is empty."""
+class CheckpointGeneration:
+    """A checkpoint. `path` is Spark's checkpointLocation. If it is empty, a query starts at `start_offsets`."""
 
     number: int
     path: str
-    starting: Mapping[MessageQueue, int] | None
+    start_offsets: Mapping[MessageQueue, int] | None
     """None: the query starts at the group's offsets on the brokers."""
 
 
@@ -114,16 +115,16 @@ def checkpoint_folder(spec: GroupSpec) -> str:
     return spec.spark.checkpoint or f"{spec.config.state_of(spec.name)}/spark/{spec.name}"
 
 
-def generations_of(spec: GroupSpec, spark: SparkSession) -> Generations:
+def generations_of(spec: GroupSpec, spark: SparkSession) -> CheckpointGenerations:
     """Return the generations of a group, accessed through the session's file systems. Raises RmqdError."""
     if not spec.spark.checkpoint:
         with suppress(OSError):  # Hadoop reports the same error, or the folder is not local
             make_folder(Path(checkpoint_folder(spec)))  # all users could read a folder that Hadoop creates
-    is_written = None if spec.settings.pipeline is None else written_batches(spark, spec)
-    return Generations(spec, HadoopFolder(spark, checkpoint_folder(spec)), is_written)
+    is_written = None if spec.settings.pipeline is None else written_batch_check(spark, spec)
+    return CheckpointGenerations(spec, HadoopFolder(spark, checkpoint_folder(spec)), is_written)
 
 
-class Generations:
+class CheckpointGenerations:
     """The generations of one group. Methods block, may be called in any thread, and raise RmqdError."""
 
     def __init__(self, spec: GroupSpec, folder: HadoopFolder, is_written: IsWritten | None = None) -> None:
@@ -142,56 +143,61 @@ class Generations:
         self._done_at = -math.inf
         self._snapshots: deque[tuple[float, ByQueue, ByQueue]] = deque()  # time, brokers' offsets, checkpoint's offsets
 
-    def current(self) -> Generation:
+    def current(self) -> CheckpointGeneration:
         """Return the generation for the next query. Call it before each query, while no other engine runs the group."""
         with self._lock:
-            return retry_for(self._current, PATIENCE_SECONDS)
+            return retry_until_timeout(self._current, BROKER_WAIT_SECONDS)
 
-    def note(self, resets: ByQueue) -> None:
+    def store_resets(self, reset_offsets: ByQueue) -> None:
         """Store an operator's reset, so that it survives a crash. The next generation starts there."""
         with self._lock:
             log.warning(
-                "spark.group_reset", group=self._spec.name, to={str(queue): resets[queue] for queue in sorted(resets)}
+                "spark.group_reset",
+                group=self._spec.name,
+                to={str(queue): reset_offsets[queue] for queue in sorted(reset_offsets)},
             )
-            self._write(replace(self._note, resets={**self._note.resets, **resets}))
+            self._write(replace(self._note, reset_offsets={**self._note.reset_offsets, **reset_offsets}))
 
-    def note_outcomes(self, outcomes: Iterable[RangeOutcome]) -> bool:
+    def store_resets_of(self, outcomes: Iterable[RangeOutcome]) -> bool:
         """Store resets that executors found in a batch. Return whether there are any.
 
         Call it before the batch counts as done.
         """
         resets = {outcome.queue: outcome.reset_to for outcome in outcomes if outcome.reset_to is not None}
         if resets:
-            self.note(resets)
+            self.store_resets(resets)
         return bool(resets)
 
-    def moved(self) -> Mapping[MessageQueue, int]:
+    def find_moved_offsets(self) -> Mapping[MessageQueue, int]:
         """Return and store the group's new offsets if it was moved since `current`. If any, the query must end.
 
         Call it every few seconds while the query runs, because an executor finds a reset only in a queue with messages.
         Answers of some brokers count even if others do not answer; their error is raised afterwards.
         """
         with self._lock:
-            if self._note.resets:
-                return self._note.resets
-            if time.monotonic() - self._done_at >= CHECKPOINT_READ_SECONDS:
+            if self._note.reset_offsets:
+                return self._note.reset_offsets
+            if time.monotonic() - self._done_at >= CHECKPOINT_READ_TIMEOUT_SECONDS:
                 self._look_up_done()
             asked = self._ask_stored(self._done)
             stored = _present(asked)
             if any(at != self._done[queue] for queue, at in stored.items()):
                 self._look_up_done()  # read after the answer: by then the checkpoint has all that the query committed
             done = self._done
-            changed = moved_offsets(done, self._held, stored) or self._ignored_commits(stored, done)
+            changed = offsets_moved_by_others(done, self._held, stored) or self._ignored_commits(stored, done)
             if changed:
-                self.note(changed)
+                self.store_resets(changed)
                 return changed
             self._advance_held(stored, done)
-            if self._held != self._note.held and time.monotonic() - self._noted_at >= NOTE_INTERVAL_SECONDS:
-                self._write(replace(self._note, held=dict(self._held)))
-            answers_of_existing(asked)
+            if (
+                self._held != self._note.flushed_offsets
+                and time.monotonic() - self._noted_at >= NOTE_WRITE_INTERVAL_SECONDS
+            ):
+                self._write(replace(self._note, flushed_offsets=dict(self._held)))
+            values_of_existing(asked)
             return {}
 
-    def finish(self) -> None:
+    def commit_end_offsets(self) -> None:
         """Commit the offsets at which the group continues, possibly on the other engine. Call it after the query ended.
 
         Brokers that answer receive their commits even if others do not answer; their error is raised afterwards.
@@ -199,22 +205,24 @@ class Generations:
         with self._lock:
             asked = self._ask_stored(self._look_up_done())
             done = self._look_up_done()
-            others = moved_offsets(done, self._held, _present(asked))  # an operator or another member set these
-            wanted = {**done, **self._note.resets}
-            places = {queue: at for queue, at in wanted.items() if queue in asked.found and queue not in others}
+            others = offsets_moved_by_others(
+                done, self._held, _present(asked)
+            )  # an operator or another member set these
+            wanted = {**done, **self._note.reset_offsets}
+            places = {queue: at for queue, at in wanted.items() if queue in asked.values and queue not in others}
             told = self._cluster.commit(self._spec.group, places)
-            self._held |= {queue: places[queue] for queue in told.found if queue not in self._note.resets}
-            self._write(replace(self._note, held=dict(self._held)))
-            answers_of_existing(asked)
-            answers_of_existing(told)
+            self._held |= {queue: places[queue] for queue in told.values if queue not in self._note.reset_offsets}
+            self._write(replace(self._note, flushed_offsets=dict(self._held)))
+            values_of_existing(asked)
+            values_of_existing(told)
 
-    def _current(self) -> Generation:
+    def _current(self) -> CheckpointGeneration:
         # a missing topic does not stop the others, but without any topic the group has nothing to do
-        queues = self._subscribed.now(self._cluster, all_topics=False)
+        queues = self._subscribed.current(self._cluster, all_topics=False)
         asked = self._ask_stored(queues)
-        answers_of_existing(asked)
+        values_of_existing(asked)
         stored = _present(asked)  # if a broker has lost the offset of a queue, the checkpoint's offset is used
-        pending = answers_of_existing(self._cluster.pending_resets(self._spec.group, stored))
+        pending = values_of_existing(self._cluster.pending_resets(self._spec.group, stored))
         resets = {queue: offset for queue, offset in pending.items() if offset is not None}
         self._number = max(map(int, _matches(self._folder.names())), default=0)
         last = read_note(self._folder, self._path(self._number)) if self._number else None
@@ -222,44 +230,44 @@ class Generations:
             return self._begin(GenerationNote(reason="the first generation"))
         self._note = last
         if resets:
-            self.note(resets)
+            self.store_resets(resets)
         done = self._look_up_done()
-        elsewhere = moved_offsets(done, last.held, stored) if last.told else {}
+        elsewhere = offsets_moved_by_others(done, last.flushed_offsets, stored) if last.is_committed else {}
         # later entries win: a reset in the note is older than a move that brokers show now, or a pending reset
-        changed = {**last.resets, **elsewhere, **resets}
+        changed = {**last.reset_offsets, **elsewhere, **resets}
         changed = {queue: at for queue, at in changed.items() if queue in queues}
         if not changed:
             return self._go_on()
-        places = {**(stored if last.told else {}), **done, **changed}
-        reason = reason_of(done, changed)
+        places = {**(stored if last.is_committed else {}), **done, **changed}
+        reason = describe_move(done, changed)
         self._number += 1
         log.warning("spark.generation_begun", group=self._spec.name, generation=self._number, reason=reason)
         starting = {queue: places[queue] for queue in sorted(queues) if queue in places}
-        begun = self._begin(GenerationNote(starting=starting, reason=reason, told=False))
+        begun = self._begin(GenerationNote(start_offsets=starting, reason=reason, is_committed=False))
         self._delete_old()
         return begun
 
-    def _begin(self, note: GenerationNote) -> Generation:
+    def _begin(self, note: GenerationNote) -> CheckpointGeneration:
         self._number = max(self._number, 1)
         self._write(note)
         return self._go_on()
 
-    def _go_on(self) -> Generation:
+    def _go_on(self) -> CheckpointGeneration:
         note = self._note
-        if not note.told and note.starting is not None:
-            answers_of_existing(self._cluster.commit(self._spec.group, note.starting))
-            self._write(replace(note, told=True))
-        self._held = dict(self._note.held)
+        if not note.is_committed and note.start_offsets is not None:
+            values_of_existing(self._cluster.commit(self._spec.group, note.start_offsets))
+            self._write(replace(note, is_committed=True))
+        self._held = dict(self._note.flushed_offsets)
         self._snapshots.clear()
         self._done_at = -math.inf
-        url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT}"
-        return Generation(self._number, url, note.starting)
+        url = f"{self._folder.url}/{self._path(self._number)}/{CHECKPOINT_FOLDER}"
+        return CheckpointGeneration(self._number, url, note.start_offsets)
 
     def _delete_old(self) -> None:
         numbers = sorted(map(int, _matches(self._folder.names())))
-        for number in numbers[:-KEPT_GENERATIONS]:
+        for number in numbers[:-MAX_KEPT_GENERATIONS]:
             self._folder.delete(self._path(number))
-            log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=KEPT_GENERATIONS)
+            log.info("spark.generation_deleted", group=self._spec.name, generation=number, kept=MAX_KEPT_GENERATIONS)
 
     def _ignored_commits(self, stored: ByQueue, done: ByQueue) -> dict[MessageQueue, int]:
         """Repeat the commits that brokers have lost. Return the queues whose broker ignores them: a reset is pending.
@@ -274,7 +282,7 @@ class Generations:
         lost = [queue for queue, at in stored.items() if at == had.get(queue) and at < had_done.get(queue, 0)]
         told = {queue: done[queue] for queue in lost if queue in done}
         # a broker that does not answer is asked again at the next check, and must not hide resets at other brokers
-        taken = self._cluster.commit(self._spec.group, told).found
+        taken = self._cluster.commit(self._spec.group, told).values
         now = _present(self._ask_stored(taken))
         return {queue: at for queue, at in now.items() if at == stored[queue] != told[queue]}
 
@@ -286,10 +294,10 @@ class Generations:
         """
         now = time.monotonic()
         self._snapshots.append((now, stored, done))
-        while len(self._snapshots) > 1 and self._snapshots[1][0] <= now - BROKER_FLUSH_SECONDS:
+        while len(self._snapshots) > 1 and self._snapshots[1][0] <= now - BROKER_FLUSH_DELAY_SECONDS:
             self._snapshots.popleft()
         at, had, _ = self._snapshots[0]
-        if at <= now - BROKER_FLUSH_SECONDS:
+        if at <= now - BROKER_FLUSH_DELAY_SECONDS:
             self._held |= {queue: offset for queue, offset in had.items() if stored.get(queue, -1) >= offset}
 
     def _write(self, note: GenerationNote) -> None:
@@ -297,15 +305,15 @@ class Generations:
         self._note, self._noted_at = note, time.monotonic()
 
     def _look_up_done(self) -> ByQueue:
-        done = read_progress(self._folder, f"{self._path(self._number)}/{CHECKPOINT}", self._is_written)
-        self._done, self._done_at = done or self._note.starting or {}, time.monotonic()
+        done = read_end_offsets(self._folder, f"{self._path(self._number)}/{CHECKPOINT_FOLDER}", self._is_written)
+        self._done, self._done_at = done or self._note.start_offsets or {}, time.monotonic()
         return self._done
 
     def _ask_stored(self, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
-        return self._cluster.committed(self._spec.group, queues)
+        return self._cluster.committed_offsets(self._spec.group, queues)
 
     @property
-    def _cluster(self) -> Cluster:
+    def _cluster(self) -> SparkCluster:
         return cluster_of(self._spec.access)
 
     @staticmethod
@@ -314,7 +322,7 @@ class Generations:
 
 
 def _present(asked: QueueResponses[int | None]) -> dict[MessageQueue, int]:
-    return {queue: offset for queue, offset in asked.found.items() if offset is not None}
+    return {queue: offset for queue, offset in asked.values.items() if offset is not None}
 
 
 def _matches(names: Iterable[str]) -> list[str]:

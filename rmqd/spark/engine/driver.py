@@ -33,7 +33,7 @@ from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import exit_process, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.spark import check_versions
-from rmqd.spark.engine.group_run import GroupRun, failure_of
+from rmqd.spark.engine.group_run import GroupRun, failure_text
 from rmqd.spark.engine.spark_parts import SparkParts
 from rmqd.spark.session.group_spec import GroupSpec
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-FIGURES_INTERVAL_SECONDS: Final = 10.0
+METRICS_LOG_INTERVAL_SECONDS: Final = 10.0
 
 
 def run_group(
@@ -57,13 +57,13 @@ def run_group(
     `force_stop` shortens the drain. Both events may be set in any thread, or by a signal handler. `on_session` is
     called in a thread when Spark runs.
     """
-    catch_output(spec.config.log.format)
+    redirect_stderr_to_log(spec.config.log.format)
     config = spec.config
     configure_log(config)
     try:
         return run_in_loop(_run(spec, stop, force_stop, on_session))
     finally:
-        settle_output()
+        flush_stderr_to_log()
 
 
 async def _run(
@@ -80,16 +80,16 @@ async def _run(
     except Exception as error:
         # an expected error is reported in one line; a bug needs its traceback
         is_fault = not isinstance(error, RmqdError)
-        log.error("group.failed", group=spec.name, error=failure_of(error), exc_info=is_fault)  # noqa: TRY400
+        log.error("group.failed", group=spec.name, error=failure_text(error), exc_info=is_fault)  # noqa: TRY400
         return ExitCode.FAILURE
     finally:
         reporting.cancel()
         await asyncio.wait({reporting})
-        report_figures(run.snapshot())
+        log_group_metrics(run.snapshot())
     return ExitCode.OK
 
 
-def report_figures(group: GroupSnapshot) -> None:
+def log_group_metrics(group: GroupSnapshot) -> None:
     log.info(
         "spark.progress_reported",
         group=group.name,
@@ -102,9 +102,9 @@ def report_figures(group: GroupSnapshot) -> None:
 
 async def _report_figures(run: GroupRun) -> None:
     while True:
-        await asyncio.sleep(FIGURES_INTERVAL_SECONDS)
+        await asyncio.sleep(METRICS_LOG_INTERVAL_SECONDS)
         logs.repeats.flush()
-        report_figures(run.snapshot())
+        log_group_metrics(run.snapshot())
 
 
 def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: Callable[[], None]) -> None:
@@ -118,12 +118,12 @@ def _when_set(event: threading.Event, loop: asyncio.AbstractEventLoop, action: C
     threading.Thread(target=wait, name="rmqd.spark.wait", daemon=True).start()
 
 
-QUIET_SECONDS: Final = 0.2  # events of several lines, such as tracebacks, arrive without such a pause
-MAX_CHARACTERS: Final = 8000
-MAX_LINES: Final = 1000  # limit for one event; further lines are dropped
+EVENT_END_PAUSE_SECONDS: Final = 0.2  # events of several lines, such as tracebacks, arrive without such a pause
+MAX_EVENT_CHARACTERS: Final = 8000
+MAX_EVENT_LINES: Final = 1000  # limit for one event; further lines are dropped
 MAX_LINE_BYTES: Final = 1024 * 1024
 READ_BYTES: Final = 65536
-SETTLE_SECONDS: Final = 1.0
+LOG_FLUSH_TIMEOUT_SECONDS: Final = 1.0
 END_OF_LOG_MARK: Final = "-- rmqd: all that was written before is to be in the log --"
 # `26/11/21 20:14:14 WARN DAGScheduler: Failed to cancel job group 2e2d1447`
 _JAVA_EVENT: Final = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (FATAL|ERROR|WARN|INFO|DEBUG|TRACE) ([\w.$]+): (.*)")
@@ -142,7 +142,7 @@ _NOISY_SOURCES: Final = ("Utils", "NativeCodeLoader", "ResolveWriteToStream")
 _caught, _settled = threading.Event(), threading.Event()
 
 
-def catch_output(log_format: str) -> None:
+def redirect_stderr_to_log(log_format: str) -> None:
     """Redirect the standard error of processes started from now on into the log. Call it before configuring logging.
 
     This process's own log goes to the original standard error. Does nothing if spark-submit has started Java.
@@ -154,22 +154,24 @@ def catch_output(log_format: str) -> None:
     reading, writing = os.pipe()
     os.dup2(writing, 2)
     os.close(writing)
-    lines = OutputLines(_write_raw if as_json else _log_again, _settled.set)
+    lines = LogEventBuilder(_write_raw if as_json else _log_again, _settled.set)
     _caught.set()
     threading.Thread(target=_read, args=(reading, lines), name="rmqd.spark.output", daemon=True).start()
 
 
-def settle_output() -> None:
+def flush_stderr_to_log() -> None:
     """Wait until all output so far is in the log. Call it before the process ends."""
     if not _caught.is_set():
         return
     _settled.clear()
     os.write(2, f"\n{END_OF_LOG_MARK}\n".encode())
-    _settled.wait(SETTLE_SECONDS)
+    _settled.wait(LOG_FLUSH_TIMEOUT_SECONDS)
 
 
-class OutputLines:
-    """Combines lines into events. `relay` receives events of rmqd's own log, as text and as values."""
+class LogEventBuilder:
+    """Combines the lines of standard error into log events.
+
+    `relay` receives events of rmqd's own log, as text and as values."""
 
     def __init__(self, relay: Callable[[str, dict[str, Any]], None], settled: Callable[[], None]) -> None:
         self._relay = relay
@@ -179,7 +181,7 @@ class OutputLines:
         self._lines: list[str] = []
 
     def feed(self, data: bytes) -> None:
-        """Add output, which may be cut anywhere."""
+        """Add bytes of standard error, which may end in the middle of a line."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > MAX_LINE_BYTES:
             lines.append(self._rest)
@@ -187,11 +189,11 @@ class OutputLines:
         for line in lines:
             self._take(line.decode("utf-8", "replace").rstrip("\r"))
 
-    def pause(self) -> None:
+    def end_event(self) -> None:
         """Called when no output arrived for a while: the current event is complete."""
         if not self._lines:
             return
-        text, level = "\n".join(self._lines).rstrip()[:MAX_CHARACTERS], self._level
+        text, level = "\n".join(self._lines).rstrip()[:MAX_EVENT_CHARACTERS], self._level
         source = {"source": self._source} if self._source else {}
         self._lines = []
         if text.startswith(_NOISE) or (self._source in _NOISY_SOURCES and level == logging.WARNING):
@@ -200,20 +202,20 @@ class OutputLines:
 
     def _take(self, line: str) -> None:
         if line == END_OF_LOG_MARK:
-            self.pause()
+            self.end_event()
             self._settled()
         elif line.startswith("{") and (values := _event(line)) is not None:
-            self.pause()
+            self.end_event()
             self._relay(line, values)
         elif found := _JAVA_EVENT.match(line):
-            self.pause()
+            self.end_event()
             self._level, self._source = _LEVELS.get(found[1], logging.DEBUG), found[2]
             self._lines = [found[3]]
         elif self._lines and not line.startswith(_NOISE):
-            if len(self._lines) < MAX_LINES:
+            if len(self._lines) < MAX_EVENT_LINES:
                 self._lines.append(line)
         elif line.strip():
-            self.pause()
+            self.end_event()
             self._level, self._source, self._lines = logging.INFO, "", [line]
 
 
@@ -236,11 +238,11 @@ def _log_again(_line: str, values: dict[str, Any]) -> None:
     write(values["event"], **fields)
 
 
-def _read(descriptor: int, lines: OutputLines) -> None:
+def _read(descriptor: int, lines: LogEventBuilder) -> None:
     while True:
-        ready, _, _ = select.select([descriptor], [], [], QUIET_SECONDS)
+        ready, _, _ = select.select([descriptor], [], [], EVENT_END_PAUSE_SECONDS)
         if not ready:
-            lines.pause()
+            lines.end_event()
             continue
         data = os.read(descriptor, READ_BYTES)
         if not data:
@@ -255,7 +257,7 @@ def main(descriptor: int) -> int:
     try:
         return run_in_loop(_serve(descriptor))
     finally:
-        settle_output()
+        flush_stderr_to_log()
 
 
 async def _serve(descriptor: int) -> int:
@@ -275,13 +277,13 @@ async def _serve(descriptor: int) -> int:
 def _build(build: DriverSpec) -> GroupRun:
     config = build.config
     (name,) = config.groups
-    catch_output(config.log.format)
+    redirect_stderr_to_log(config.log.format)
     configure_log(config)
     check_versions()
 
     import_path = tuple(sys.path)
     spec = GroupSpec(name, config, import_path)
-    share_import_path(import_path)
+    set_python_path(import_path)
     clock = SystemClock()
     run = GroupRun(spec, SparkParts(spec, clock), clock)
     for scope in build.pauses:
@@ -289,7 +291,7 @@ def _build(build: DriverSpec) -> GroupRun:
     return run
 
 
-def share_import_path(path: Iterable[str]) -> None:
+def set_python_path(path: Iterable[str]) -> None:
     """Give local Python processes of Spark this process's path, to find for example a handler in the working folder."""
     os.environ["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in path)
 

@@ -43,10 +43,12 @@ Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-POLL_SECONDS: Final = 20.0  # the same as for members of the local engine; sooner if a broker reports a new member
-POLL_AGAIN_SECONDS: Final = 1.0  # while another member is present
+MEMBER_POLL_SECONDS: Final = (
+    20.0  # the same as for members of the local engine; sooner if a broker reports a new member
+)
+CONFLICT_POLL_SECONDS: Final = 1.0  # while another member is present
 UNREGISTER_TIMEOUT_SECONDS: Final = 10.0
-PATIENCE_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
+BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs
 
 
 class DriverMembership:
@@ -108,7 +110,7 @@ class DriverMembership:
 
         Call it before a query reads the group's offsets. A queue that has no offset after that was added later.
         """
-        deadline = self._clock.monotonic() + PATIENCE_SECONDS
+        deadline = self._clock.monotonic() + BROKER_WAIT_SECONDS
         while True:
             try:
                 await self._start_offsets.ensure()
@@ -117,9 +119,9 @@ class DriverMembership:
                 if self._clock.monotonic() >= deadline:
                     raise
                 log.warning("presence.not_founded", group=self.group, error=str(error))
-            await asyncio.sleep(POLL_AGAIN_SECONDS)
+            await asyncio.sleep(CONFLICT_POLL_SECONDS)
 
-    async def watch(self) -> None:
+    async def watch_members(self) -> None:
         """Watch for other members until cancelled. Raises GroupHeldElsewhereError if one stays."""
         while True:
             self._changed.clear()
@@ -131,7 +133,7 @@ class DriverMembership:
             except RmqdError as error:  # the query reports that brokers are unreachable
                 others = set()
                 log.debug("presence.members_unknown", group=self.group, error=str(error))
-            await self._until_change(POLL_AGAIN_SECONDS if others else POLL_SECONDS)
+            await self._until_change(CONFLICT_POLL_SECONDS if others else MEMBER_POLL_SECONDS)
 
     async def leave(self) -> None:
         """Unregister at the brokers, so that the group can run elsewhere at once. Raises nothing."""
@@ -199,7 +201,7 @@ class DriverMembership:
     async def _until_alone(self, conflict: EngineConflict) -> None:
         self._changed.clear()
         while not conflict.seen(conflict.among(await self._members())):
-            await self._until_change(POLL_AGAIN_SECONDS)
+            await self._until_change(CONFLICT_POLL_SECONDS)
             self._changed.clear()
 
     async def _until_change(self, seconds: float) -> None:

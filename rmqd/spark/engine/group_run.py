@@ -25,13 +25,13 @@ from rmqd.runtime.clock import Clock
 from rmqd.runtime.own_threads import SingleThread, call_in_loop
 from rmqd.runtime.plain_text import describe
 from rmqd.spark.engine.running_query import BatchGate, QueryFailedError, RunningQuery, query_error
-from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverMetrics
 from rmqd.spark.handlers.range_outcome import RangeOutcome
 from rmqd.spark.session.group_spec import GroupSpec
 from rmqd.spark.source.source_offsets import ByQueue
 
 if TYPE_CHECKING:
-    from rmqd.spark.engine.checkpoint_generations import Generation, Generations
+    from rmqd.spark.engine.checkpoint_generations import CheckpointGeneration, CheckpointGenerations
     from rmqd.spark.engine.driver_membership import DriverMembership
     from rmqd.spark.engine.spark_parts import SparkParts
 
@@ -40,12 +40,12 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 RESET_POLL_SECONDS: Final = 2.0
-STATUS_SECONDS: Final = 1.0
+STATUS_INTERVAL_SECONDS: Final = 1.0
 IDLE_POLL_SECONDS: Final = 0.05  # Spark reports the end of a batch only through its progress, which may be late
-MAX_LATE_WORKERS: Final = 5  # in a row, before the failure is raised
-RIVAL_DRAIN_SECONDS: Final = 10.0  # limit for the drain if another engine or driver also runs the group
-END_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
-FORCED_STOP_SECONDS: Final = 2.0
+MAX_LATE_WORKER_RETRIES: Final = 5  # in a row, before the failure is raised
+CONFLICT_DRAIN_SECONDS: Final = 10.0  # limit for the drain if another engine or driver also runs the group
+END_STEP_TIMEOUT_SECONDS: Final = 10.0  # for each step at the end: the query, the last commit, Spark itself
+FORCED_STOP_TIMEOUT_SECONDS: Final = 2.0
 
 
 class _StoppedError(Exception):
@@ -53,13 +53,13 @@ class _StoppedError(Exception):
 
 
 class GroupRun:
-    """Runs one group once."""
+    """Runs one group on Spark, from its first heartbeat to its last commit. Used once."""
 
     def __init__(self, spec: GroupSpec, parts: SparkParts, clock: Clock) -> None:
         self._spec = spec
         self._parts = parts
         self._clock = clock
-        self._figures = DriverFigures(spec.options, clock)
+        self._figures = DriverMetrics(spec.options, clock)
         self._loop = asyncio.get_running_loop()
         self._log = log.bind(group=spec.name)
         self._stop = asyncio.Event()
@@ -117,35 +117,37 @@ class GroupRun:
 
     async def _work(self) -> None:
         try:
-            with self._gate.in_folder(), suppress(_StoppedError):
+            with self._gate.temporary_folder(), suppress(_StoppedError):
                 await self._take_part()
             self._state = "stopped"
         except asyncio.CancelledError:
             self._state = "stopped"
             raise
         except Exception as error:
-            self._state, self._failure = "failed", failure_of(error)
+            self._state, self._failure = "failed", failure_text(error)
             if isinstance(error, QueryFailedError):
-                self._figures.handler_hung = HandlerHungError.__name__ in error.said
-                self._log.error("spark.query_failed", error=str(error), said=error.said)
+                self._figures.handler_hung = HandlerHungError.__name__ in error.spark_report
+                self._log.error("spark.query_failed", error=str(error), said=error.spark_report)
             raise
 
     async def _take_part(self) -> None:
-        membership = self._membership = self._parts.membership(self._pushed.put_nowait, self._figures.held)
+        membership = self._membership = self._parts.membership(
+            self._pushed.put_nowait, self._figures.process_queue_infos
+        )
         thread = SingleThread("rmqd.spark")
         session: Any = None
         helpers: list[asyncio.Task[None]] = []
         try:
             await self._unless_stopped(membership.join())
             self._is_member = True
-            self._watching = asyncio.create_task(membership.watch(), name="presence")
-            places = self._parts.places(self._figures)
-            helpers += [self._watching, asyncio.create_task(places.watch(), name="places of queues")]
-            if (claim_store := self._parts.claim_store(self._figures)) is not None:
-                helpers.append(asyncio.create_task(claim_store.watch(), name="claim store"))
+            self._watching = asyncio.create_task(membership.watch_members(), name="presence")
+            places = self._parts.queue_poller(self._figures)
+            helpers += [self._watching, asyncio.create_task(places.run(), name="places of queues")]
+            if (claim_store := self._parts.deduplication_store_poller(self._figures)) is not None:
+                helpers.append(asyncio.create_task(claim_store.run(), name="claim store"))
             await self._unless_stopped(membership.store_start_offsets())
             began = self._clock.monotonic()
-            session = await self._unless_stopped(thread.call(lambda: self._parts.session(self._on_progress)))
+            session = await self._unless_stopped(thread.call(lambda: self._parts.start_session(self._on_progress)))
             self._log.info("spark.session_started", seconds=round(self._clock.monotonic() - began, 1))
             await self._run_queries(session, thread)
         finally:
@@ -161,7 +163,7 @@ class GroupRun:
     async def _run_queries(self, session: Any, thread: SingleThread) -> None:
         asking = SingleThread("rmqd.spark.checkpoints")  # separate, because it may wait for unreachable brokers
         try:
-            checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoints(session)))
+            checkpoints = await self._unless_stopped(asking.call(lambda: self._parts.checkpoint_generations(session)))
             is_over = False
             while not is_over:
                 if self._spec.spark.trigger == AVAILABLE_NOW:  # a paused query would find nothing, and end
@@ -175,21 +177,21 @@ class GroupRun:
                 finally:
                     self._is_handling = False
                     await self._within_time_limit(query.stop(), "the query")
-                    await self._within_time_limit(asking.call(checkpoints.finish), "the last commit")
+                    await self._within_time_limit(asking.call(checkpoints.commit_end_offsets), "the last commit")
         finally:
             asking.end()
 
     async def _start(
-        self, session: Any, thread: SingleThread, generation: Generation, checkpoints: Generations
+        self, session: Any, thread: SingleThread, generation: CheckpointGeneration, checkpoints: CheckpointGenerations
     ) -> RunningQuery:
-        pause_file = self._gate.file
+        pause_file = self._gate.pause_file
 
         def on_batch(outcomes: list[RangeOutcome]) -> None:
-            if checkpoints.note_outcomes(outcomes):
+            if checkpoints.store_resets_of(outcomes):
                 pause_file.touch()  # in this thread, because the next micro-batch may start before the loop runs
-                failures = [outcome.failure for outcome in outcomes if outcome.failure]
+                failures = [outcome.stop_reason for outcome in outcomes if outcome.stop_reason]
                 call_in_loop(self._loop, lambda: self._move(failures))
-            call_in_loop(self._loop, lambda: self._figures.handled(outcomes))
+            call_in_loop(self._loop, lambda: self._figures.count_outcomes(outcomes))
 
         try:
             query = await thread.call(lambda: self._parts.start_query(session, generation, str(pause_file), on_batch))
@@ -197,14 +199,18 @@ class GroupRun:
             raise
         except Exception as error:
             raise query_error(error) from error
-        if self._generation is not None and generation.number > self._generation and generation.starting is not None:
-            self._figures.set_new_start(generation.starting)
+        if (
+            self._generation is not None
+            and generation.number > self._generation
+            and generation.start_offsets is not None
+        ):
+            self._figures.set_start_offsets(generation.start_offsets)
         self._generation = generation.number
         self._state = "running"
         self._log.info("spark.query_started", generation=generation.number, checkpoint=generation.path)
         return RunningQuery(query, thread)
 
-    async def _run_query(self, query: RunningQuery, checkpoints: Generations, asking: SingleThread) -> bool:
+    async def _run_query(self, query: RunningQuery, checkpoints: CheckpointGenerations, asking: SingleThread) -> bool:
         """Wait until the query ends, or must end and is drained. Return whether the group's run is over."""
         ended = asyncio.create_task(query.wait(), name="query")
         others = [
@@ -223,11 +229,11 @@ class GroupRun:
                 self._raise_if_stuck()
                 # after a pause a bounded query may have ended before everything was handled
                 return not self._gate.was_held
-            self._gate.hold()
+            self._gate.close()
             is_rivalled = self._watching is not None and self._watching.done()
             if self._stop.is_set():
                 self._state = "draining"
-            await self._drain(query, ended, RIVAL_DRAIN_SECONDS if is_rivalled else self._drain_seconds)
+            await self._drain(query, ended, CONFLICT_DRAIN_SECONDS if is_rivalled else self._drain_seconds)
             for task in (*others, *rival):
                 if task.done():
                     task.result()
@@ -238,13 +244,13 @@ class GroupRun:
             ended.cancel()
 
     def _is_late_worker(self, ended: asyncio.Task[None]) -> bool:
-        """Return whether to retry in the same Spark session. Restarting Spark takes a busy machine much longer."""
+        """Return whether to retry in the same Spark session, because restarting Spark takes a busy machine longer."""
         error = ended.exception()
         is_late = isinstance(error, QueryFailedError) and error.is_late_worker
-        if not is_late or self._late_workers >= MAX_LATE_WORKERS:
+        if not is_late or self._late_workers >= MAX_LATE_WORKER_RETRIES:
             return False
         self._late_workers += 1
-        self._log.warning("spark.worker_late", times=self._late_workers, most=MAX_LATE_WORKERS, error=str(error))
+        self._log.warning("spark.worker_late", times=self._late_workers, most=MAX_LATE_WORKER_RETRIES, error=str(error))
         return True
 
     def _raise_if_stuck(self) -> None:
@@ -263,15 +269,15 @@ class GroupRun:
         if ended.done():
             ended.result()
 
-    async def _watch_moves(self, checkpoints: Generations, asking: SingleThread) -> None:
+    async def _watch_moves(self, checkpoints: CheckpointGenerations, asking: SingleThread) -> None:
         """Poll for operators' resets, until there is one."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(RESET_POLL_SECONDS):
                     resets = await self._pushed.get()
-                await asking.call(lambda resets=resets: checkpoints.note(resets))  # type: ignore[misc]
+                await asking.call(lambda resets=resets: checkpoints.store_resets(resets))  # type: ignore[misc]
             try:
-                if await asking.call(checkpoints.moved):
+                if await asking.call(checkpoints.find_moved_offsets):
                     self._move()
             except RmqdError as error:  # the query tolerates it for a while, and reports it
                 self._log.debug("spark.moves_unknown", error=str(error))
@@ -279,12 +285,12 @@ class GroupRun:
     async def _watch_status(self, query: RunningQuery) -> None:
         while True:
             self._is_handling = not await query.is_idle()
-            await asyncio.sleep(STATUS_SECONDS)
+            await asyncio.sleep(STATUS_INTERVAL_SECONDS)
 
     def _move(self, failures: Sequence[str] = ()) -> None:
-        """End the query because the group continues at other offsets, or, with `failures`, because it is stuck."""
+        """End the query: the group continues at other offsets, or, with `failures`, it is stuck."""
         self._stuck_by += failures
-        self._gate.hold()
+        self._gate.close()
         self._moved.set()
 
     def _on_progress(self, progress: BatchProgress) -> None:
@@ -292,7 +298,7 @@ class GroupRun:
 
     def _batch_done(self, progress: BatchProgress) -> None:
         self._late_workers = 0
-        self._figures.batch_done(progress)
+        self._figures.record_batch(progress)
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work`. Raises _StoppedError if `stop` is called first, and the error that ends the membership."""
@@ -312,14 +318,14 @@ class GroupRun:
 
     async def _within_time_limit(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step at the end, for a limited time. If it fails or hangs, log that and continue."""
-        seconds = FORCED_STOP_SECONDS if self._force_stop.is_set() else END_SECONDS
+        seconds = FORCED_STOP_TIMEOUT_SECONDS if self._force_stop.is_set() else END_STEP_TIMEOUT_SECONDS
         try:
             async with asyncio.timeout(seconds):
                 await work
         except TimeoutError:
             self._log.error("spark.end_timed_out", what=what, seconds=seconds)
         except Exception as error:  # noqa: BLE001 the next step must run after any error
-            self._log.error("spark.end_failed", what=what, error=failure_of(error))
+            self._log.error("spark.end_failed", what=what, error=failure_text(error))
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
@@ -332,5 +338,5 @@ async def _ended(*tasks: asyncio.Task[Any]) -> None:
                 task.exception()  # retrieve it, so that asyncio does not report it
 
 
-def failure_of(error: BaseException) -> str:
+def failure_text(error: BaseException) -> str:
     return str(error) if isinstance(error, RmqdError) else describe(error)

@@ -5,7 +5,7 @@ is reported in one line.
 
 A micro-batch must not start while the group is paused, stopping or being moved (`BatchGate`). The query's source runs
 in another process, so it checks a file: while the file exists, no micro-batch starts. Each method of the gate creates
-or removes the file; after setting `stop`, call `hold`.
+or removes the file; after setting `stop`, call `close`.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class BatchGate:
         self.resumed.set()
 
     @property
-    def file(self) -> Path:
+    def pause_file(self) -> Path:
         assert self._file is not None
         return self._file
 
     @contextmanager
-    def in_folder(self) -> Iterator[None]:
+    def temporary_folder(self) -> Iterator[None]:
         """Keep the pause file in a temporary folder. A pause after the end of the context needs no file."""
         with tempfile.TemporaryDirectory(prefix="rmqd-spark-", ignore_cleanup_errors=True) as folder:
             self._file = Path(folder) / "pause"
@@ -67,7 +67,7 @@ class BatchGate:
         self.pauses.end(scope)
         self._switch()
 
-    def hold(self) -> None:
+    def close(self) -> None:
         """Start no more micro-batches until `open`, because the query must end."""
         self._is_holding = True
         self._switch()
@@ -91,10 +91,12 @@ class BatchGate:
             self._file.unlink(missing_ok=True)
 
 
-WAIT_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
-MAX_CHARACTERS: Final = 1000
+WAIT_CALL_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
+MAX_CAUSE_CHARACTERS: Final = 1000
 MAX_ERROR_CHARACTERS: Final = 20_000
-LATE_WORKER: Final = "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable
+LATE_WORKER_TEXT: Final = (
+    "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable
+)
 # The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark wraps a Java traceback
 # around it. For an error of the source it may show only this line, after its own words.
 _PYTHON_ERROR = re.compile(
@@ -103,16 +105,16 @@ _PYTHON_ERROR = re.compile(
 
 
 class QueryFailedError(RmqdError):
-    """A query ended with an error. The text is the innermost cause; `said` is everything that Spark reports."""
+    """A query ended with an error. The text is the innermost cause; `spark_report` is everything that Spark reports."""
 
     def __init__(self, cause: str, said: str) -> None:
         super().__init__(cause)
-        self.said = said[:MAX_ERROR_CHARACTERS]
+        self.spark_report = said[:MAX_ERROR_CHARACTERS]
 
     @property
     def is_late_worker(self) -> bool:
         """Whether the only failure is that a Python process did not start in time, as on a busy machine."""
-        return LATE_WORKER in self.said
+        return LATE_WORKER_TEXT in self.spark_report
 
 
 class RunningQuery:
@@ -126,7 +128,7 @@ class RunningQuery:
     async def wait(self) -> None:
         """Wait until the query ends on its own, like a bounded query. Raises QueryFailedError."""
         try:
-            while not await self._waiting.call(lambda: self._query.awaitTermination(WAIT_SECONDS)):
+            while not await self._waiting.call(lambda: self._query.awaitTermination(WAIT_CALL_SECONDS)):
                 pass
         except Exception as error:  # noqa: BLE001 Spark's errors have no common base class
             raise query_error(error) from None
@@ -168,4 +170,4 @@ def query_error(error: BaseException) -> QueryFailedError:
     else:
         first = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
         cause = f"Spark: {first}" if first != type(error).__name__ else f"Spark ended with {first}"
-    return QueryFailedError(f"{cause[:MAX_CHARACTERS]}{batch}", said)
+    return QueryFailedError(f"{cause[:MAX_CAUSE_CHARACTERS]}{batch}", said)

@@ -34,8 +34,8 @@ from rmqd.runtime.clock import Clock
 from rmqd.runtime.histogram import Histogram
 from rmqd.runtime.plain_text import duration
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.pipelines.pipeline_counts import outcomes_of
-from rmqd.spark.source.source_offsets import offsets_in
+from rmqd.spark.pipelines.pipeline_counts import outcomes_of_progress
+from rmqd.spark.source.source_offsets import parse_reported_offsets
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-BATCH_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
-STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances only after a whole micro-batch
+BATCH_DURATION_BOUNDS_SECONDS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+QUEUE_STALL_SECONDS: Final = 120.0  # longer than on the local engine: a queue advances only after a whole micro-batch
 # Spark's names for the phases of a micro-batch
-PHASES: Final = {
+PHASE_BY_SPARK_NAME: Final = {
     "latestOffset": "asking_offsets",
     "getBatch": "asking_offsets",
     "queryPlanning": "planning",
@@ -65,10 +65,10 @@ PHASES: Final = {
     "commitOffsets": "logging_commit",
     "commitBatch": "logging_commit",
 }
-WHOLE_BATCH: Final = "triggerExecution"
+WHOLE_BATCH_PHASE: Final = "triggerExecution"
 
 
-class DriverFigures:
+class DriverMetrics:
     """The metrics of one driver. Used only in its event loop."""
 
     def __init__(self, options: ConsumerOptions, clock: Clock) -> None:
@@ -78,7 +78,7 @@ class DriverFigures:
         self._blank = blank_snapshot(options)
         self._topics: tuple[TopicSnapshot, ...] = self._blank.topics
         self._hook_failures, self._left_out, self._trace_records = Counter[str](), Counter[str](), Counter[str]()
-        self._durations = Histogram(BATCH_SECONDS)
+        self._durations = Histogram(BATCH_DURATION_BOUNDS_SECONDS)
         self._phases = dict.fromkeys(BATCH_PHASES, 0.0)
         self._last_end: float | None = None
         self._lost = 0
@@ -94,47 +94,47 @@ class DriverFigures:
         self._unknown: dict[str, str] = {}
         self._answered: set[str] = set()
 
-    def handled(self, outcomes: Iterable[RangeOutcome]) -> None:
+    def count_outcomes(self, outcomes: Iterable[RangeOutcome]) -> None:
         """Count ranges that executors have handled."""
         for outcome in outcomes:
-            self._topics = add_topics(self._topics, outcome.topics)
-            self._lost += outcome.lost
+            self._topics = add_topics(self._topics, outcome.topic_counters)
+            self._lost += outcome.lost_messages
             self._hook_failures.update(outcome.hook_failures)
-            self._left_out.update(outcome.left_out_by_hooks)
+            self._left_out.update(outcome.skipped_by_hooks)
             self._trace_records.update(outcome.trace_records)
 
         self._results.poll(self._topics)
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("handler", self._results.problem)
 
-    def set_claim_store_failure(self, failure: str) -> None:
+    def set_deduplication_store_failure(self, failure: str) -> None:
         """Record why the driver cannot reach the store of `deduplicate`; `failure` is empty if it can."""
         evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
         with structlog.contextvars.bound_contextvars(group=self._options.group):
             self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
 
-    def batch_done(self, progress: BatchProgress) -> None:
+    def record_batch(self, progress: BatchProgress) -> None:
         if progress.outcomes:
-            self.handled(progress.outcomes)
-        self._positions |= progress.positions
-        self._retired += progress.retired
+            self.count_outcomes(progress.outcomes)
+        self._positions |= progress.end_offsets
+        self._retired += progress.removed_queues
         if progress.late_rows:
             self._late_rows += progress.late_rows
             self._log.warning("spark.late_rows_dropped", rows=progress.late_rows, watermark=progress.watermark)
-        if progress.empty:
+        if progress.is_empty:
             return
         self._last_end = self._clock.wall()
-        self._durations.observe(progress.phases_ms.get(WHOLE_BATCH, 0) / 1000)
+        self._durations.observe(progress.phases_ms.get(WHOLE_BATCH_PHASE, 0) / 1000)
         for name, milliseconds in progress.phases_ms.items():
-            if name in PHASES:
-                self._phases[PHASES[name]] += milliseconds / 1000
+            if name in PHASE_BY_SPARK_NAME:
+                self._phases[PHASE_BY_SPARK_NAME[name]] += milliseconds / 1000
 
-    def set_new_start(self, positions: Mapping[MessageQueue, int]) -> None:
+    def set_start_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Record the offsets at which the next query starts, because an operator moved the group."""
-        self._positions |= positions
+        self._positions |= offsets
         self._moved_at = self._clock.wall()
 
-    def held(self) -> dict[MessageQueue, ProcessQueueInfo]:
+    def process_queue_infos(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """Return the query's offset in each known queue, in the form that members of the local engine report."""
         moved_ms = int(self._moved_at * 1000)
         return {
@@ -142,7 +142,7 @@ class DriverFigures:
             for queue, position in self._positions.items()
         }
 
-    def set_queues(self, topic: str, lags: Iterable[QueueLag]) -> None:
+    def set_queue_lags(self, topic: str, lags: Iterable[QueueLag]) -> None:
         """Record the brokers' answer about the queues of a topic, which may be the group's retry topic."""
         self._unknown.pop(topic, None)
         self._answered.add(topic)
@@ -150,9 +150,9 @@ class DriverFigures:
         for gone in [queue for queue in self._queues if queue.topic == topic and queue not in found]:
             del self._queues[gone]
         for queue, lag in found.items():
-            self._queues.setdefault(queue, _Queue(self._clock)).is_at(lag)
+            self._queues.setdefault(queue, _Queue(self._clock)).set_lag(lag)
 
-    def set_queues_unknown(self, topic: str, reason: str) -> None:
+    def set_topic_failure(self, topic: str, reason: str) -> None:
         """Record that brokers did not answer for a topic."""
         self._unknown[topic] = reason
 
@@ -214,7 +214,7 @@ class DriverFigures:
         entry = self._queues[queue]
         stall, lag = self._stall(queue, entry, paused), entry.lag
         self._log_stall(queue, entry, stall)
-        entry.note("stuck" if stall is not None else "paused" if paused else work if lag.lag else "waiting")
+        entry.set_state("stuck" if stall is not None else "paused" if paused else work if lag.lag else "waiting")
         return QueueSnapshot(
             topic=topic,
             is_retry=is_retry,
@@ -245,7 +245,7 @@ class DriverFigures:
             what = "check that the brokers run and are reachable; the query waits for them for a minute, then it fails"
             return found("broker_unreachable", self._unknown[queue.topic], step=what)
         seconds = self._clock.monotonic() - entry.moved_at
-        if paused or not entry.lag.lag or seconds < STALL_SECONDS:
+        if paused or not entry.lag.lag or seconds < QUEUE_STALL_SECONDS:
             return None
         evidence = f"{entry.lag.lag} messages wait, and the offset has not changed for {duration(seconds)}"
         what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
@@ -264,28 +264,28 @@ class _Queue:
         self.last_commit: float | None = None
         self.told = ""  # the cause that was logged for its stall
 
-    def is_at(self, lag: QueueLag) -> None:
+    def set_lag(self, lag: QueueLag) -> None:
         if lag.committed != self.lag.committed or not lag.lag or not self.lag.lag:
             self.moved_at = self._clock.monotonic()
         if lag.committed is not None and lag.committed != self.lag.committed and self.lag.broker:
             self.last_commit = self._clock.wall()
         self.lag = lag
 
-    def note(self, state: str) -> None:
+    def set_state(self, state: str) -> None:
         if state != self.state:
             self.state, self.since = state, self._clock.wall()
 
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """Spark's progress after one micro-batch. An idle query reports an `empty` one every ten seconds."""
+    """Spark's progress after one micro-batch. An idle query reports an empty one every ten seconds."""
 
-    empty: bool
+    is_empty: bool
     phases_ms: Mapping[str, int] = field(default_factory=dict)
     """Durations in milliseconds by Spark's names of the phases; `triggerExecution` is the whole batch."""
-    positions: Mapping[MessageQueue, int] = field(default_factory=dict)
+    end_offsets: Mapping[MessageQueue, int] = field(default_factory=dict)
     """The query's offsets after the batch, exclusive."""
-    retired: int = 0
+    removed_queues: int = 0
     """Number of queues that the batch removed from the checkpoint."""
     late_rows: int = 0
     """Number of rows dropped because they were behind the watermark. Spark counts them after its first aggregation."""
@@ -307,27 +307,27 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Called after each micro-batch, and every ten seconds while the query is idle."""
-        self._heard(progress_of(event.progress, self._pipeline))
+        self._heard(batch_progress_of(event.progress, self._pipeline))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: RunningQuery waits for the end."""
 
 
-def progress_of(progress: StreamingQueryProgress, pipeline: GroupSpec | None = None) -> BatchProgress:
-    """Extract the parts of a progress that the figures of a group need, which may have a pipeline."""
+def batch_progress_of(progress: StreamingQueryProgress, pipeline: GroupSpec | None = None) -> BatchProgress:
+    """Return the values of Spark's progress that the metrics need. `pipeline` is the group, if it has a pipeline."""
     phases = {name: int(milliseconds) for name, milliseconds in progress.durationMs.items()}
     positions: dict[MessageQueue, int] = {}
     retired = 0
     for source in progress.sources:
-        if (end := offsets_in(source.endOffset)) is None:  # a pipeline may read other sources
+        if (end := parse_reported_offsets(source.endOffset)) is None:  # a pipeline may read other sources
             log.debug("spark.source_changed", source=source.description)
             continue
-        positions |= end.positions
-        if (start := offsets_in(source.startOffset)) is not None:
-            retired += len(start.positions.keys() - end.positions.keys())
+        positions |= end.ends
+        if (start := parse_reported_offsets(source.startOffset)) is not None:
+            retired += len(start.ends.keys() - end.ends.keys())
     late = sum(operator.numRowsDroppedByWatermark for operator in progress.stateOperators)
     watermark = progress.eventTime.get("watermark", "") if late else ""
     outcomes: Sequence[RangeOutcome] = ()
     if pipeline is not None and progress.name == pipeline.name and progress.numInputRows:
-        outcomes = outcomes_of(progress, pipeline.topics, pipeline.client_options.namespace)
+        outcomes = outcomes_of_progress(progress, pipeline.topics, pipeline.client_options.namespace)
     return BatchProgress(not progress.numInputRows, phases, positions, retired, late, watermark, outcomes)

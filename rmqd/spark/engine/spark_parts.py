@@ -25,9 +25,14 @@ from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
 from rmqd.handler_api.leases.lease_opening import open_store
 from rmqd.handler_api.leases.lease_store import ClaimStoreError, ClaimTerms
 from rmqd.runtime.clock import Clock
-from rmqd.spark.engine.checkpoint_generations import Generation, Generations, checkpoint_folder, generations_of
+from rmqd.spark.engine.checkpoint_generations import (
+    CheckpointGeneration,
+    CheckpointGenerations,
+    checkpoint_folder,
+    generations_of,
+)
 from rmqd.spark.engine.driver_membership import DriverMembership, Held
-from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures, ProgressListener
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverMetrics, ProgressListener
 from rmqd.spark.handlers.group_source import handler_query
 from rmqd.spark.handlers.range_outcome import OnBatch
 from rmqd.spark.pipelines.pipeline_query import pipeline_query
@@ -43,14 +48,14 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-PLACES_POLL_SECONDS: Final = 2.0
-ROUTES_SECONDS: Final = 30.0
+QUEUE_POLL_SECONDS: Final = 2.0
+ROUTE_POLL_SECONDS: Final = 30.0
 
 
-class QueuePlaces:
-    """Polls all queues of a group, and passes the answers to its figures. It joins no group, and pulls nothing."""
+class QueuePoller:
+    """Polls the brokers for the offsets of a group's queues, for its metrics. It neither joins the group nor pulls."""
 
-    def __init__(self, spec: GroupSpec, figures: DriverFigures, clock: Clock) -> None:
+    def __init__(self, spec: GroupSpec, figures: DriverMetrics, clock: Clock) -> None:
         self._group = spec.group
         self._topics = [*spec.topics, retry_topic(spec.group)]
         self._figures = figures
@@ -59,18 +64,18 @@ class QueuePlaces:
         self._reader = GroupReader(Brokers(self._client), spec.group)
         self._routes_at: float | None = None
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Poll every two seconds until cancelled, then close the connections."""
         try:
             while True:
                 await self.poll()
-                await asyncio.sleep(PLACES_POLL_SECONDS)
+                await asyncio.sleep(QUEUE_POLL_SECONDS)
         finally:
             await self._client.close()
 
     async def poll(self) -> None:
         now = self._clock.monotonic()
-        must_refresh = self._routes_at is None or now - self._routes_at >= ROUTES_SECONDS
+        must_refresh = self._routes_at is None or now - self._routes_at >= ROUTE_POLL_SECONDS
         if must_refresh:
             self._routes_at = now
         await asyncio.gather(*(self._read_topic(topic, must_refresh=must_refresh) for topic in self._topics))
@@ -83,23 +88,23 @@ class QueuePlaces:
             lag = await self._reader.lag(topic)
         except RouteNotFoundError as error:
             if topic == retry_topic(self._group):
-                self._figures.set_queues(topic, ())  # the broker creates it at the group's first heartbeat
+                self._figures.set_queue_lags(topic, ())  # the broker creates it at the group's first heartbeat
             else:
-                self._figures.set_queues_unknown(topic, str(error))
+                self._figures.set_topic_failure(topic, str(error))
         except RmqdError as error:
             log.debug("lag.unknown", topic=topic, error=str(error))
-            self._figures.set_queues_unknown(topic, str(error))
+            self._figures.set_topic_failure(topic, str(error))
         else:
-            self._figures.set_queues(topic, lag.queues)
+            self._figures.set_queue_lags(topic, lag.queues)
 
 
-STORE_POLL_SECONDS: Final = 5.0
+DEDUPLICATION_STORE_POLL_SECONDS: Final = 5.0
 
 
-class ClaimStoreWatch:
-    """Passes the store's availability to the group's figures. It claims no messages."""
+class DeduplicationStorePoller:
+    """Polls the store of `deduplicate`, and reports whether it is available. It takes no leases."""
 
-    def __init__(self, group: str, options: DeduplicationOptions, figures: DriverFigures, clock: Clock) -> None:
+    def __init__(self, group: str, options: DeduplicationOptions, figures: DriverMetrics, clock: Clock) -> None:
         terms = ClaimTerms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
         self._store = open_store(options.store, options.url, terms)
         self._log = log.bind(group=group)
@@ -109,12 +114,12 @@ class ClaimStoreWatch:
         """Whether the store was ever reachable from here."""
         self._is_reported = False
 
-    async def watch(self) -> None:
+    async def run(self) -> None:
         """Poll until cancelled, then close the connections."""
         try:
             while True:
                 await self.poll()
-                await self._clock.sleep(STORE_POLL_SECONDS)
+                await self._clock.sleep(DEDUPLICATION_STORE_POLL_SECONDS)
         finally:
             await self.close()
 
@@ -123,14 +128,14 @@ class ClaimStoreWatch:
             await self._store.renew(())
         except ClaimStoreError as error:
             if self.has_answered:
-                self._figures.set_claim_store_failure(str(error))
+                self._figures.set_deduplication_store_failure(str(error))
             elif not self._is_reported:
                 self._is_reported = True
                 what = "if executors cannot reach it either, no message is handled: see claims.store_away in their logs"
                 self._log.warning("spark.claim_store_unreached", error=str(error), consequence=what)
         else:
             self.has_answered = True
-            self._figures.set_claim_store_failure("")
+            self._figures.set_deduplication_store_failure("")
 
     async def close(self) -> None:
         await self._store.close()
@@ -153,18 +158,18 @@ class SparkParts:
         """Return the group's membership. It opens no connection yet."""
         return DriverMembership(self._spec, on_reset=on_reset, held=held, clock=self._clock)
 
-    def places(self, figures: DriverFigures) -> QueuePlaces:
+    def queue_poller(self, figures: DriverMetrics) -> QueuePoller:
         """Return the poller of the group's queues. It opens no connection yet."""
-        return QueuePlaces(self._spec, figures, self._clock)
+        return QueuePoller(self._spec, figures, self._clock)
 
-    def claim_store(self, figures: DriverFigures) -> ClaimStoreWatch | None:
+    def deduplication_store_poller(self, figures: DriverMetrics) -> DeduplicationStorePoller | None:
         """Return the poller of the store for `deduplicate`; None without it. It opens no connection yet."""
         deduplication = self._spec.options.deduplication
         if deduplication is None:
             return None
-        return ClaimStoreWatch(self._spec.group, deduplication, figures, self._clock)
+        return DeduplicationStorePoller(self._spec.group, deduplication, figures, self._clock)
 
-    def session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
+    def start_session(self, on_progress: Callable[[BatchProgress], None]) -> SparkSession:
         """Start Spark. `on_progress` is called in a Spark thread.
 
         Raises RmqdError if software is missing or too old, ConfigError for invalid `spark.options`.
@@ -176,17 +181,17 @@ class SparkParts:
         session.streams.addListener(ProgressListener(on_progress, pipeline))
         return session
 
-    def checkpoints(self, session: SparkSession) -> Generations:
+    def checkpoint_generations(self, session: SparkSession) -> CheckpointGenerations:
         return generations_of(self._spec, session)
 
     def start_query(
-        self, session: SparkSession, generation: Generation, pause_file: str, on_batch: OnBatch
+        self, session: SparkSession, generation: CheckpointGeneration, pause_file: str, on_batch: OnBatch
     ) -> StreamingQuery:
         told: dict[str, Any] = {
             "checkpoint": generation.path,
-            "starting": generation.starting,
+            "starting": generation.start_offsets,
             "pause_file": pause_file,
         }
         if self._spec.settings.pipeline is None:
             return handler_query(session, self._spec, **told, on_batch=on_batch)
-        return pipeline_query(session, self._spec, **told, kept=checkpoint_folder(self._spec))
+        return pipeline_query(session, self._spec, **told, shared_folder=checkpoint_folder(self._spec))

@@ -27,13 +27,13 @@ from pyspark.sql.types import StructType
 
 from rmqd.config.model.spark_model import AVAILABLE_NOW
 from rmqd.runtime.value_kinds import parse_duration_ms
-from rmqd.spark.handlers.range_outcome import TARGET_SECONDS, BatchSizer, OnBatch, RangeOutcome
+from rmqd.spark.handlers.range_outcome import TARGET_BATCH_SECONDS, BatchSizer, OnBatch, RangeOutcome
 from rmqd.spark.session.queue_range import PullSettings, split_ranges
-from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
-from rmqd.spark.source.group_offsets import GroupOffsets
-from rmqd.spark.source.range_fetch import check_filter, ranges_of
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of, values_or_raise
+from rmqd.spark.source.group_offsets import GroupOffsetCommitter
+from rmqd.spark.source.range_fetch import check_sql_filter, ranges_of
 from rmqd.spark.source.source_columns import DEFAULT_COLUMNS, PERMISSIVE_COLUMNS
-from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.source.source_offsets import SourceOffsets
 from rmqd.spark.source.source_options import SourceOptions, with_spark_options
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
 from rmqd.wire.message_queue import MessageQueue
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _SUFFIX: Final = ".took"
 
 
-def note_batch_time(pause_file: str, batch_id: int, seconds: float) -> None:
+def store_batch_duration(pause_file: str, batch_id: int, seconds: float) -> None:
     """Store the duration of a batch. Raises nothing: without it, the source uses the time until the next poll."""
     path = Path(pause_file + _SUFFIX)
     with suppress(OSError):
@@ -58,14 +58,14 @@ def note_batch_time(pause_file: str, batch_id: int, seconds: float) -> None:
         os.replace(draft, path)
 
 
-class BatchTimes:
+class BatchDurations:
     """Reads the durations that the driver writes."""
 
     def __init__(self, pause_file: str) -> None:
         self._path = Path(pause_file + _SUFFIX)
         self._last = ""
 
-    def take(self) -> float | None:
+    def take_latest(self) -> float | None:
         """Return the duration of the last batch in seconds; None if nothing was written since the last call."""
         try:
             text = self._path.read_text()
@@ -77,15 +77,15 @@ class BatchTimes:
         return float(text.split()[1])
 
 
-class WatchedOffsets(GroupOffsets):
-    """Commits in queues whose stored offset is between the last commit and the query's offset.
+class UnmovedOffsetCommitter(GroupOffsetCommitter):
+    """Commits only in queues whose stored offset is between the last commit and the query's offset.
 
     In any other queue an operator has moved the group, or a killed broker forgot the last commits. The driver detects
     that within seconds (`generations`), and decides; a commit before that would hide it.
     """
 
     def _due(
-        self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
+        self, cluster: SparkCluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
         return {
             queue: changed[queue]
@@ -96,29 +96,33 @@ class WatchedOffsets(GroupOffsets):
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
         return False  # the driver itself is the group's only member
 
-    def _make_retry_topics(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+    def _make_retry_topics(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> None:
         """Do nothing: after the driver's heartbeats, brokers create the retry topic."""
 
 
-FETCH_INTERVAL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
-PULLS_IN_FLIGHT: Final = 8
-DRAIN_DIVISOR: Final = 4  # a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
+QUEUE_END_POLL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
+PULLS_IN_FLIGHT_PER_QUEUE: Final = 8
+BATCHES_PER_SHUTDOWN_TIMEOUT: Final = (
+    4  # a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPlan:
+class GroupSourceSettings:
     """The settings of the source's processes. Picklable."""
 
     spec: GroupSpec
-    starting: Mapping[MessageQueue, int] | None
+    start_offsets: Mapping[MessageQueue, int] | None
     """Start offsets. Other queues start at the group's offset on the brokers."""
     pause_file: str
     """While this file exists, no batch starts."""
 
     @property
-    def target_seconds(self) -> float:
+    def target_batch_seconds(self) -> float:
         """Target duration of a batch: short enough that a stop can wait for its end."""
-        return max(0.1, min(TARGET_SECONDS, self.spec.settings.shutdown_timeout_seconds / DRAIN_DIVISOR))
+        return max(
+            0.1, min(TARGET_BATCH_SECONDS, self.spec.settings.shutdown_timeout_seconds / BATCHES_PER_SHUTDOWN_TIMEOUT)
+        )
 
     def source_options(self) -> SourceOptions:
         """Return the options of the source, including `spark.options`. Raises ConfigError if these are invalid.
@@ -135,29 +139,29 @@ class GroupPlan:
         own = SourceOptions(
             access=spec.access,
             topics=tuple(options.subscriptions),
-            filters=subscriptions_of(options, 0),
+            filter_by_topic=subscriptions_of(options, 0),
             include_retry_topic=not is_pipeline,
             columns=PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS,
-            permissive=permissive,
+            is_permissive=permissive,
             group=options.group,
             commit_offsets=True,
-            fetch_interval_seconds=FETCH_INTERVAL_SECONDS,
+            fetch_interval_seconds=QUEUE_END_POLL_SECONDS,
             fail_on_data_loss=settings.on_offset_illegal == "stop",
             route_refresh_seconds=spec.client_options.poll_name_server_interval_seconds,
-            drain_file=self.pause_file,
+            pause_file=self.pause_file,
             pull=PullSettings(
                 group=options.group,
                 batch_size=settings.pull_batch_size,
-                in_flight=PULLS_IN_FLIGHT if is_spread else 1,
+                max_in_flight=PULLS_IN_FLIGHT_PER_QUEUE if is_spread else 1,
             ),
         )
         return with_spark_options(own, spec.name, settings)
 
 
-def bound_source(format_: str, ddl: str, reader: Callable[[], DataSourceStreamReader]) -> type[DataSource]:
+def source_class(format_: str, ddl: str, reader: Callable[[], DataSourceStreamReader]) -> type[DataSource]:
     """Return the source of one group, to be registered as a format. Spark creates it again in several processes.
 
-    It takes no options, because Spark displays options, and a group's plan contains secrets.
+    It takes no options, because Spark displays options, and the group's settings contain secrets.
     """
 
     class BoundSource(DataSource):
@@ -175,18 +179,18 @@ def bound_source(format_: str, ddl: str, reader: Callable[[], DataSourceStreamRe
 
 
 class GroupStreamReader(RocketMQStreamReader):
-    """Reads a group's subscriptions from the group's offsets, in batches sized by `pace`."""
+    """Reads a group's subscriptions from the group's offsets, in batches sized by `batch_sizer`."""
 
     # the queues of other brokers continue, as on the local engine; the status shows the silent broker
     _fails_by_silent_broker = False
     _waits_for_ends = False  # the run asks Spark whether a batch is running, and a waiting poll looks like a batch
 
-    def __init__(self, plan: GroupPlan, pace: BatchSizer | None) -> None:
+    def __init__(self, plan: GroupSourceSettings, pace: BatchSizer | None) -> None:
         super().__init__(plan.source_options())
         self._group_plan = plan
-        self._group = WatchedOffsets(self._options)
+        self._group = UnmovedOffsetCommitter(self._options)
         self._pace = pace
-        self._times = BatchTimes(plan.pause_file)
+        self._times = BatchDurations(plan.pause_file)
         self._under_way: dict[str, Any] | None = None  # the end of the last batch planned here
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -198,21 +202,21 @@ class GroupStreamReader(RocketMQStreamReader):
         if self._pace is None:
             return super().latestOffset(start, limit)
         if self._under_way is not None and start == self._under_way:
-            self._pace.ended(time.monotonic(), self._times.take())
+            self._pace.batch_ended(time.monotonic(), self._times.take_latest())
             self._under_way = None
-        size = self._pace.size(time.monotonic())
-        while not size and self._heads.pinned:  # answering "nothing new" would end a bounded query
+        size = self._pace.next_size(time.monotonic())
+        while not size and self._heads.is_pinned:  # answering "nothing new" would end a bounded query
             time.sleep(0.05)
-            size = self._pace.size(time.monotonic())
+            size = self._pace.next_size(time.monotonic())
         self._progress.max_offsets = size
         end = super().latestOffset(start, limit)
         if end != start:
-            spans = Offsets.of(start).ranges(Offsets.of(end))
-            self._pace.began(sum(high - low for low, high in spans.values()), time.monotonic())
+            spans = SourceOffsets.from_json(start).ranges(SourceOffsets.from_json(end))
+            self._pace.batch_started(sum(high - low for low, high in spans.values()), time.monotonic())
             self._under_way = end
         return end
 
-    def _resolve_start(self) -> Offsets:
+    def _resolve_start(self) -> SourceOffsets:
         """Return start offsets: the plan's, else the group's offset on the brokers, else the first message's.
 
         `DriverMembership.store_start_offsets` has committed the start offsets of a new group, so a queue without an
@@ -220,76 +224,78 @@ class GroupStreamReader(RocketMQStreamReader):
         """
         cluster, options = cluster_of(self._options.access), self._options
         # a later generation continues without a missing topic; at the group's first start its name may be misspelt
-        queues = self._subscribed.now(cluster, all_topics=self._group_plan.starting is None)
-        check_filter(cluster, options, queues)
-        starts = {queue: offset for queue, offset in (self._group_plan.starting or {}).items() if queue in queues}
-        committed = all_answers(cluster.committed(options.group, queues - starts.keys()))
+        queues = self._subscribed.current(cluster, all_topics=self._group_plan.start_offsets is None)
+        check_sql_filter(cluster, options, queues)
+        starts = {queue: offset for queue, offset in (self._group_plan.start_offsets or {}).items() if queue in queues}
+        committed = values_or_raise(cluster.committed_offsets(options.group, queues - starts.keys()))
         starts |= {queue: offset for queue, offset in committed.items() if offset is not None}
-        starts |= all_answers(cluster.min_offsets(queues - starts.keys()))
+        starts |= values_or_raise(cluster.min_offsets(queues - starts.keys()))
         # commit, so that the start is the same if the process ends before it is in the checkpoint
-        self._group.pin(starts)
-        return Offsets(starts)
+        self._group.commit_start_offsets(starts)
+        return SourceOffsets(starts)
 
 
-NAME: Final = "rmqd_handler"
-OUTCOME: Final = pa.schema([("outcome", pa.binary())])
-MIN_PIECE: Final = 1000  # messages that justify another task
+FORMAT_NAME: Final = "rmqd_handler"
+OUTCOME_SCHEMA: Final = pa.schema([("outcome", pa.binary())])
+MIN_TASK_MESSAGES: Final = 1000  # messages that justify another task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerPlan(GroupPlan):
+class HandlerSourceSettings(GroupSourceSettings):
     """The settings of a handler's source. Picklable."""
 
-    key: str
+    config_key: str
     """A hash of the configuration. A worker process starts a handler once for each key."""
-    slots: int
+    handler_slots: int
     """Number of tasks that Spark runs concurrently."""
 
-    def pace(self) -> BatchSizer:
+    def batch_sizer(self) -> BatchSizer:
         settings = self.spec.settings
         concurrency = settings.handler.max_calls if settings.handler is not None else 1
         calls = 1 if settings.consume_mode == "orderly" else concurrency
         return BatchSizer(
             # enough messages for every slot of every task, with full batches
-            self.slots * calls * settings.consume_message_batch_max_size,
-            fixed=self.spec.spark.max_offsets_per_trigger,
-            per_second=settings.pull_rate_limit,
-            target_seconds=self.target_seconds,
+            self.handler_slots * calls * settings.consume_message_batch_max_size,
+            fixed_messages=self.spec.spark.max_offsets_per_trigger,
+            max_messages_per_second=settings.pull_rate_limit,
+            target_seconds=self.target_batch_seconds,
         )
 
 
-def bound_to(
+def handler_source(
     spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str, slots: int
 ) -> type[DataSource]:
     key = hashlib.sha256(pickle.dumps(spec)).hexdigest()
-    plan = HandlerPlan(spec=spec, starting=starting, pause_file=pause_file, key=key, slots=slots)
-    return bound_source(NAME, "outcome binary", lambda: HandlerStreamReader(plan))
+    plan = HandlerSourceSettings(
+        spec=spec, start_offsets=starting, pause_file=pause_file, config_key=key, handler_slots=slots
+    )
+    return source_class(FORMAT_NAME, "outcome binary", lambda: HandlerStreamReader(plan))
 
 
 class HandlerStreamReader(GroupStreamReader):
     """Plans ranges on the driver, and handles them on executors."""
 
-    def __init__(self, plan: HandlerPlan) -> None:
-        super().__init__(plan, plan.pace())
+    def __init__(self, plan: HandlerSourceSettings) -> None:
+        super().__init__(plan, plan.batch_sizer())
         self._plan = plan
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets. Unless the group is orderly, they are split if tasks would be idle."""
-        spans = Offsets.of(start).ranges(Offsets.of(end))
+        spans = SourceOffsets.from_json(start).ranges(SourceOffsets.from_json(end))
         ranges = ranges_of(cluster_of(self._options.access), self._options, spans)
         if self._plan.spec.settings.consume_mode != "orderly":
-            pieces = min(self._plan.slots, sum(map(len, ranges)) // MIN_PIECE)
+            pieces = min(self._plan.handler_slots, sum(map(len, ranges)) // MIN_TASK_MESSAGES)
             ranges = split_ranges(ranges, pieces or None, None)
         return [InputPartition(one) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called on executors: handle the range, and return its outcome."""
-        from rmqd.spark.handlers.handler_tasks import handler_process
+        from rmqd.spark.handlers.handler_tasks import started_task_handler
 
         if partition.value is None:  # Spark's partition if there is nothing to read
             return
-        outcome = handler_process(self._plan.spec, self._plan.key).handle(partition.value)
-        yield pa.RecordBatch.from_arrays([pa.array([outcome.encode()], pa.binary())], schema=OUTCOME)
+        outcome = started_task_handler(self._plan.spec, self._plan.config_key).handle(partition.value)
+        yield pa.RecordBatch.from_arrays([pa.array([outcome.encode()], pa.binary())], schema=OUTCOME_SCHEMA)
 
 
 def handler_query(
@@ -303,20 +309,20 @@ def handler_query(
 ) -> StreamingQuery:
     """Start the query that handles a group's messages on executors.
 
-    `checkpoint` is a folder or URL. It takes precedence over `starting`, the start offsets of a new query; without
+    `checkpoint` is a folder or URL. It takes precedence over `start_offsets`, the start offsets of a new query; without
     both, the query starts at the group's offsets on the brokers. While `pause_file` exists, no new batch starts.
     `on_batch` is called in this process after each micro-batch, before the batch counts as done; for a batch repeated
     after a crash it is called again. If it raises, the query ends.
     """
-    spark.dataSource.register(bound_to(spec, starting, pause_file, spark.sparkContext.defaultParallelism))
+    spark.dataSource.register(handler_source(spec, starting, pause_file, spark.sparkContext.defaultParallelism))
 
     def collect(frame: DataFrame, batch_id: int) -> None:
         began = time.monotonic()
         rows = frame.collect()  # the only action of the batch, in Spark's sense: it runs the handlers
-        note_batch_time(pause_file, batch_id, time.monotonic() - began)
+        store_batch_duration(pause_file, batch_id, time.monotonic() - began)
         on_batch([RangeOutcome.decode(row.outcome) for row in rows])
 
-    writer = spark.readStream.format(NAME).load().writeStream.queryName(spec.name).foreachBatch(collect)
+    writer = spark.readStream.format(FORMAT_NAME).load().writeStream.queryName(spec.name).foreachBatch(collect)
     return start_group_query(writer, spec, checkpoint)
 
 

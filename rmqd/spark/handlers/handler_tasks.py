@@ -89,18 +89,18 @@ def _end(code: int) -> None:
 
 T = TypeVar("T")
 
-STOP_SECONDS: Final = 5.0  # limit for a handler's `stop`, when its process must end
+STOP_TIMEOUT_SECONDS: Final = 5.0  # limit for a handler's `stop`, when its process must end
 
 _processes: dict[tuple[int, str], TaskHandler] = {}
 
 
-def handler_process(spec: GroupSpec, key: str) -> TaskHandler:
-    """Return this process's started handler; `key` identifies the configuration. Raises errors of the start."""
-    whole_key = os.getpid(), key
+def started_task_handler(spec: GroupSpec, config_key: str) -> TaskHandler:
+    """Return this process's started handler; `config_key` identifies the configuration. Raises errors of the start."""
+    whole_key = os.getpid(), config_key
     found = _processes.get(whole_key)
     if found is None or found.has_ended:
         if is_spark_worker():
-            at_worker_end(stop_handlers)  # before any thread starts
+            at_worker_end(stop_task_handlers)  # before any thread starts
         found = TaskHandler(spec)
         _processes[whole_key] = found
         try:
@@ -154,7 +154,7 @@ class TaskHandler:
         self.has_ended = True
         future = asyncio.run_coroutine_threadsafe(self._stop(), self._loop)
         with contextlib.suppress(Exception):
-            future.result(STOP_SECONDS)
+            future.result(STOP_TIMEOUT_SECONDS)
         self._end_loop()
 
     def _end_loop(self) -> None:
@@ -231,12 +231,12 @@ class TaskHandler:
             queue=queue_range.queue,
             start=queue_range.start,
             end=queue_range.end,
-            topics=stats.snapshots(),
+            topic_counters=stats.snapshots(),
             reset_to=run.reset_to,
-            failure=run.failure,
-            lost=run.plan.lost,
+            stop_reason=run.failure,
+            lost_messages=run.plan.lost,
             hook_failures=failures,
-            left_out_by_hooks=left_out,
+            skipped_by_hooks=left_out,
             trace_records=traced,
         )
 
@@ -271,7 +271,7 @@ class TaskHandler:
         return future.result()
 
 
-def stop_handlers() -> None:
-    """Stop this process's handlers. A later `handler_process` starts new ones."""
+def stop_task_handlers() -> None:
+    """Stop this process's handlers. A later `started_task_handler` starts new ones."""
     for key in [key for key in _processes if key[0] == os.getpid()]:
         _processes.pop(key).stop()

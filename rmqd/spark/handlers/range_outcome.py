@@ -19,7 +19,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeOutcome:
-    """The messages of `queue` from offset `start` to before `end` are acknowledged, sent back or dead-lettered.
+    """The outcome of a range: its messages, from offset `start` to before `end`, are all settled.
 
     A queue has several outcomes in one batch if its range was split.
     """
@@ -27,17 +27,17 @@ class RangeOutcome:
     queue: MessageQueue
     start: int
     end: int
-    topics: tuple[TopicSnapshot, ...] = ()
+    topic_counters: tuple[TopicSnapshot, ...] = ()
     """The range's part of the group's counters."""
     reset_to: int | None = None
-    """The offset at which the queue continues instead of `end`: an operator reset the group, or see `failure`."""
-    failure: str = ""
+    """The offset at which the queue continues instead of `end`: an operator reset the group, or see `stop_reason`."""
+    stop_reason: str = ""
     """Why the group cannot continue at `reset_to`: a corrupt message is there. Everything before it is handled."""
-    lost: int = 0
+    lost_messages: int = 0
     """Number of offsets in the range that the broker lost. `on_offset_illegal: correct` skips them."""
     hook_failures: dict[str, int] = field(default_factory=dict)
     """Failures during the range, by name of the hook."""
-    left_out_by_hooks: dict[str, int] = field(default_factory=dict)
+    skipped_by_hooks: dict[str, int] = field(default_factory=dict)
     """Messages skipped during the range, by name of the hook."""
     trace_records: dict[str, int] = field(default_factory=dict)
     """Message trace records during the range, by result."""
@@ -67,10 +67,10 @@ OnBatch = Callable[[list[RangeOutcome]], None]
 """Called with the outcomes of a micro-batch's ranges."""
 
 
-TARGET_SECONDS: Final = 2.0
-GROWTH: Final = 8
-LATE_FACTOR: Final = 2  # a batch is late if it takes this many times the target
-CAREFUL_GROWTH: Final = 2  # limit of growth after a batch that took too long for an unknown reason
+TARGET_BATCH_SECONDS: Final = 2.0
+MAX_GROWTH_FACTOR: Final = 8
+LATE_BATCH_FACTOR: Final = 2  # a batch is late if it takes this many times the target
+MAX_GROWTH_FACTOR_AFTER_LATE_BATCH: Final = 2  # limit of growth after a batch that took too long for an unknown reason
 MAX_BATCH_MESSAGES: Final = 10_000_000
 _MEMORY: Final = 0.6  # weight of a batch relative to the next batch
 _MIN_SPREAD: Final = 0.05  # relative spread of the sizes needed to separate the costs of messages and batches
@@ -80,21 +80,29 @@ class BatchSizer:
     """Sizes batches by the duration of the last ones. Times are monotonic, in seconds."""
 
     def __init__(
-        self, least: int, *, fixed: int = 0, per_second: int = 0, target_seconds: float = TARGET_SECONDS
+        self,
+        min_messages: int,
+        *,
+        fixed_messages: int = 0,
+        max_messages_per_second: int = 0,
+        target_seconds: float = TARGET_BATCH_SECONDS,
     ) -> None:
-        """`fixed` messages (0: as many as take `target_seconds`, at least `least`), at most `per_second`."""
-        self._least = least
-        self._size = fixed or least
-        self._is_fixed = bool(fixed)
+        """A batch has `fixed_messages`. With 0 it has as many as take `target_seconds`, and at least `min_messages`.
+
+        `max_messages_per_second` limits both; 0 means no limit.
+        """
+        self._least = min_messages
+        self._size = fixed_messages or min_messages
+        self._is_fixed = bool(fixed_messages)
         self._target = target_seconds
-        self._per_second = per_second
-        self._allowed = float(per_second)
+        self._per_second = max_messages_per_second
+        self._allowed = float(max_messages_per_second)
         self._counted_at: float | None = None
         self._began: tuple[int, float] | None = None
         self._costs = _Costs()
         self._halves = False
 
-    def size(self, now: float) -> int:
+    def next_size(self, now: float) -> int:
         """Return the maximum size of the next batch; 0 if the rate limit is exhausted for now."""
         if not self._per_second:
             return self._size
@@ -105,11 +113,11 @@ class BatchSizer:
         self._counted_at = now
         return min(self._size, int(self._allowed)) if self._allowed >= 1 else 0
 
-    def began(self, count: int, now: float) -> None:
-        self._allowed -= count
-        self._began = count, now
+    def batch_started(self, messages: int, now: float) -> None:
+        self._allowed -= messages
+        self._began = messages, now
 
-    def ended(self, now: float, seconds: float | None = None) -> None:
+    def batch_ended(self, now: float, seconds: float | None = None) -> None:
         """Called when the batch is done; `seconds` is its duration if known more precisely than by `now`."""
         if self._began is None:
             return
@@ -117,20 +125,27 @@ class BatchSizer:
         self._began = None
         if seconds is None:
             seconds = now - began_at
-        is_late = seconds > LATE_FACTOR * self._target
+        is_late = seconds > LATE_BATCH_FACTOR * self._target
         # the first batch includes the start of processes
         if self._is_fixed or not count or (is_late and self._costs.is_new):
             self._costs.is_new = False
             return
         self._costs.learn(count, seconds)
-        fits = self._costs.fit(self._target)
+        fits = self._costs.messages_in(self._target)
         if fits < self._size or (is_late and self._costs.own_seconds is not None):
             # after a late batch, every other batch has half the fitting size: the comparison shows the cause
             self._halves = is_late and not self._halves
             if is_late or seconds > self._target:
-                self._size = max(self._least, min(fits, self._size * CAREFUL_GROWTH) // (2 if self._halves else 1))
+                self._size = max(
+                    self._least,
+                    min(fits, self._size * MAX_GROWTH_FACTOR_AFTER_LATE_BATCH) // (2 if self._halves else 1),
+                )
         elif count >= self._size:
-            self._size = min(fits, self._size * (CAREFUL_GROWTH if is_late else GROWTH), MAX_BATCH_MESSAGES)
+            self._size = min(
+                fits,
+                self._size * (MAX_GROWTH_FACTOR_AFTER_LATE_BATCH if is_late else MAX_GROWTH_FACTOR),
+                MAX_BATCH_MESSAGES,
+            )
 
 
 class _Costs:
@@ -159,7 +174,7 @@ class _Costs:
             each = max(0.0, (self._nt / self._weight - n * t) / variance)
             self.own_seconds = max(0.0, t - each * n)
 
-    def fit(self, seconds: float) -> int:
+    def messages_in(self, seconds: float) -> int:
         """Return how many messages are handled in `seconds`."""
         n, t = self._n / self._weight, self._t / self._weight
         # until the parts are separated, the whole duration counts as the fixed part

@@ -22,7 +22,7 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.errors import RemotingTimeoutError, RmqdError
 from rmqd.runtime.clock import wait_within
-from rmqd.spark.session.spark_cluster import replicas_now
+from rmqd.spark.session.spark_cluster import current_replicas
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.messages.decode import frame_messages
@@ -46,10 +46,10 @@ _FOUND: Final = int(ResponseCode.SUCCESS)
 
 @dataclass(frozen=True, slots=True)
 class PulledResponse:
-    """A response in order: offsets from `low` to before `high` are settled; `block` has their messages, if any."""
+    """A response in order: offsets from `start` to before `end` are settled; `block` has their messages, if any."""
 
-    low: int
-    high: int
+    start: int
+    end: int
     block: MessageBlock | None
     seconds: float
 
@@ -85,24 +85,24 @@ class RangePulls:
             return await self._settle(await reply, asked_at)
         except RmqdError as error:
             self._disconnect(error)
-            self.plan.failed(error, time.monotonic())
+            self.plan.handle_failure(error, time.monotonic())
             return None
 
     async def _ask(self) -> None:
         """Pause and query the route if the plan requires it, and send a pull for every span."""
         plan, remoting, timeout_seconds = self.plan, self._client.remoting, self._range.pull.timeout_seconds
-        if pause := plan.take_pause():
+        if pause := plan.take_pause_seconds():
             await asyncio.sleep(pause)
         if plan.wants_route:
             self._pulls.clear()
             self._connection = None
             try:
-                replicas = await replicas_now(self._client.routes, self._range.queue)
+                replicas = await current_replicas(self._client.routes, self._range.queue)
             except RmqdError as error:
                 plan.keep_known_replicas(error)
             else:
-                plan.learn(replicas)
-        for opaque, frame in plan.requests():
+                plan.use_replicas(replicas)
+        for opaque, frame in plan.new_requests():
             if self._connection is None or not self._connection.is_open:
                 with contextlib.suppress(RmqdError):
                     await self._client.routes.lookup(self._range.queue.topic)  # needed to send failed messages back
@@ -118,16 +118,16 @@ class RangePulls:
             if block.is_closed and block.broken is None:
                 await self._open_bodies(block, self.plan.spans[0].low)
             cut_at = block.cut_at
-        decision = self.plan.answered(reply, None if block is None else block.broken, cut_at)
+        decision = self.plan.handle_response(reply, None if block is None else block.broken, cut_at)
         if decision is None or isinstance(decision, ResetByOperator):
             return decision
-        if not decision.found:
+        if not decision.has_messages:
             block = None
         if block is not None:
             self.largest_bytes = max(self.largest_bytes, block.size_bytes)
             header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
             block.min_offset, block.max_offset = header.min_offset, header.max_offset
-        return PulledResponse(decision.low, decision.high, block, time.monotonic() - asked_at)
+        return PulledResponse(decision.start, decision.end, block, time.monotonic() - asked_at)
 
     def _disconnect(self, error: RmqdError) -> None:
         """Pull over another connection from now on. Other users of the client may keep using this one."""
@@ -140,9 +140,9 @@ class RangePulls:
 
 log = structlog.get_logger(__name__)
 
-MIN_ANSWER_BYTES: Final = 64 * 1024  # assumed size of a response until the first response arrives
+ASSUMED_RESPONSE_BYTES: Final = 64 * 1024  # assumed size of a response until the first response arrives
 CORRUPT_RETRY_SECONDS: Final = 1.0
-RECHECK_SECONDS: Final = 1.0
+FINISH_RECHECK_SECONDS: Final = 1.0
 
 
 class RangeRun:
@@ -176,7 +176,7 @@ class RangeRun:
 
     async def run(self) -> None:
         """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""
-        while self.plan.more and self.reset_to is None:
+        while self.plan.is_unfinished and self.reset_to is None:
             await self._step()
         if self.queue.is_releasing:
             await self.queue.wait_idle()
@@ -189,7 +189,7 @@ class RangeRun:
 
     async def _step(self) -> None:
         """Take one response, with pulls in flight for as many messages as may be cached."""
-        while self._has_room() and self.plan.extend():
+        while self._has_room() and self.plan.add_span():
             pass
         if not self.plan.spans:
             await self._wait_for_room()
@@ -201,7 +201,7 @@ class RangeRun:
             self._leave(pulled.offset)
             return
         if pulled.block is None:
-            self.queue.continue_at(pulled.high)
+            self.queue.continue_at(pulled.end)
         else:
             await self._put(pulled, pulled.block)
             if self._options.pull_interval_seconds:
@@ -215,14 +215,14 @@ class RangeRun:
         self.queue.start_release()
 
     async def _put(self, pulled: PulledResponse, block: MessageBlock) -> None:
-        end = pulled.high
+        end = pulled.end
         for corrupt in block.corrupt:
-            if pulled.low <= corrupt.message.queue_offset < end and await self._set_aside(corrupt):
+            if pulled.start <= corrupt.message.queue_offset < end and await self._set_aside(corrupt):
                 end = corrupt.message.queue_offset
                 break
         messages = block.messages
-        if messages and (messages[0].queue_offset < pulled.low or messages[-1].queue_offset >= end):
-            block.messages = [message for message in messages if pulled.low <= message.queue_offset < end]
+        if messages and (messages[0].queue_offset < pulled.start or messages[-1].queue_offset >= end):
+            block.messages = [message for message in messages if pulled.start <= message.queue_offset < end]
             block.unfinished = len(block.messages)
         self.queue.stats.count_pull(pulled.seconds)
         self._acceptor.take(block, self.queue, end)
@@ -247,10 +247,10 @@ class RangeRun:
         queue, plan, most = self.queue, self.plan, self._thresholds
         if not plan.spans:
             return exceeded(queue, most) is None
-        size = max(self._pulls.largest_bytes, MIN_ANSWER_BYTES)
+        size = max(self._pulls.largest_bytes, ASSUMED_RESPONSE_BYTES)
         oldest = queue.blocks[0].messages[0].queue_offset if queue.blocks else queue.next_offset
         return (
-            queue.cached_count + plan.awaited <= most.count
+            queue.cached_count + plan.max_awaited_messages <= most.count
             and queue.cached_bytes + len(plan.spans) * size <= most.size_bytes
             and plan.reaches_to - oldest <= most.span
         )
@@ -269,4 +269,4 @@ class RangeRun:
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a condition that changes when messages are finished."""
         while not is_so():
-            await wait_within(self._clock, RECHECK_SECONDS, self.queue.wait_for_room())
+            await wait_within(self._clock, FINISH_RECHECK_SECONDS, self.queue.wait_for_room())

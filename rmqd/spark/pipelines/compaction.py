@@ -63,7 +63,7 @@ _SMALL: Final = 0.75  # fraction of the wanted size; larger files stay as they a
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class CompactionChunk:
     """Files of one partition to merge into one."""
 
     partition: str
@@ -97,19 +97,19 @@ class Chunk:
         )
 
 
-def chunks_of(
-    files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int, unsettled: Set[str] = frozenset()
-) -> list[Chunk]:
+def chunks_to_compact(
+    files: Mapping[str, FileFacts], *, before_ms: int, wanted_bytes: int, unfinished: Set[str] = frozenset()
+) -> list[CompactionChunk]:
     """Return the files to merge: small files with an entry, of the sink or of a compaction, last modified before
     `before_ms`.
 
-    Files of the compactions `unsettled` are excluded. Files with entries are merged with files of the same queue.
+    Files of the compactions `unfinished` are excluded. Files with entries are merged with files of the same queue.
     """
     entries: dict[str, list[str]] = {}
     for path in files:
         if path.startswith(f"{ENTRIES}/") and path.endswith(ENTRY_ENDING):
             entries.setdefault(path.rpartition("/")[2].removesuffix(ENTRY_ENDING), []).append(path)
-    unsettled_stems = {stem_of(0, 0, one).rpartition("-")[2] for one in unsettled}
+    unsettled_stems = {stem_of(0, 0, one).rpartition("-")[2] for one in unfinished}
     groups: dict[tuple[str, str], dict[str, int]] = {}
     for path, facts in sorted(files.items()):
         partition, _, name = path.rpartition("/")
@@ -120,14 +120,14 @@ def chunks_of(
         if its_entries:
             is_ours = len(its_entries) == 1 and stem.rpartition("-")[2] not in unsettled_stems
         elif name.startswith(_COMPACTED):
-            is_ours = name[len(_COMPACTED) : -len(_ENDING)] not in unsettled
+            is_ours = name[len(_COMPACTED) : -len(_ENDING)] not in unfinished
         else:
             is_ours = query_and_batch(name) is not None
         if is_ours:
             folder = its_entries[0].rpartition("/")[0] if its_entries else ""
             groups.setdefault((partition, folder), {})[name] = facts.size_bytes
     return [
-        Chunk(
+        CompactionChunk(
             partition,
             names,
             sum(sizes[name] for name in names),
@@ -188,7 +188,7 @@ class CompactedBatches:
 
     def delete_outdated(self, now_ms: int) -> None:
         """Delete records of a query that are a day old, except the highest."""
-        facts = self._staging.facts(self._path)
+        facts = self._staging.file_facts(self._path)
         old = self._recorded(
             path.rpartition("/")[2] for path, one in facts.items() if one.modified_ms < now_ms - _DAY_MS
         )
@@ -213,7 +213,7 @@ class Compactions:
         self._staging = staging
         self.batches = CompactedBatches(staging, f"{COMPACTIONS_FOLDER}/{_BATCHES}")
 
-    def compact(self, chunk: Chunk, write: Callable[[str], int]) -> CompactionPlan | None:
+    def compact(self, chunk: CompactionChunk, write: Callable[[str], int]) -> CompactionPlan | None:
         """Merge the files of a chunk. Return None if one of them disappeared meanwhile. Raises RmqdError.
 
         `write` writes their rows to a folder below the staging folder, and returns their number.
@@ -221,7 +221,7 @@ class Compactions:
         compaction = uuid.uuid4().hex
         ours = f"{COMPACTIONS_FOLDER}/{compaction}"
         rows = write(f"{ours}/{_WRITTEN}")
-        facts = self._staging.facts(f"{ours}/{_WRITTEN}")
+        facts = self._staging.file_facts(f"{ours}/{_WRITTEN}")
         written = [path for path in facts if path.endswith(_ENDING)]
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
@@ -236,7 +236,7 @@ class Compactions:
         self._staging.put(f"{ours}/{_PLAN}", encode(plan))
         return plan if self._carry_out(plan, compaction) else None
 
-    def settle(self) -> None:
+    def finish_all(self) -> None:
         """Carry out the plans of all processes, which may still be running or were killed."""
         for compaction in self._staging.names(COMPACTIONS_FOLDER):
             if compaction == _BATCHES:
@@ -252,25 +252,25 @@ class Compactions:
                 if self._staging.exists(name):  # if the plan is gone, another process has just settled it
                     raise
 
-    def forget_unplanned(self, now_ms: int) -> None:
+    def delete_unplanned_files(self, now_ms: int) -> None:
         """Delete files of compactions that were killed before they had a plan, or were undone.
 
         Also delete outdated records of batches. Files younger than a day stay, because the process that wrote them may
         still be running.
         """
-        for compaction in self.unsettled():
+        for compaction in self.unfinished():
             ours = f"{COMPACTIONS_FOLDER}/{compaction}"
-            facts = self._staging.facts(ours)
+            facts = self._staging.file_facts(ours)
             is_kept = any(path == f"{ours}/{_PLAN}" or path.startswith(f"{ours}/{_TAKEN}/") for path in facts)
             if facts and not is_kept and all(one.modified_ms < now_ms - _DAY_MS for one in facts.values()):
                 self._staging.delete(ours)
         self.batches.delete_outdated(now_ms)
 
-    def unsettled(self) -> frozenset[str]:
+    def unfinished(self) -> frozenset[str]:
         """Return the compactions that left files."""
         return frozenset(self._staging.names(COMPACTIONS_FOLDER)) - {_BATCHES}
 
-    def _entries(self, chunk: Chunk) -> Iterator[ManifestEntry]:
+    def _entries(self, chunk: CompactionChunk) -> Iterator[ManifestEntry]:
         """Yield the entries of the files. Raises RmqdError for an entry of another file."""
         for entry, path in zip(chunk.entries, chunk.paths, strict=True):
             found = decode(ManifestEntry, self._folder.read(entry), f"{self._folder.url}/{entry}")

@@ -32,7 +32,7 @@ from rmqd.handler_api.destinations.archive_manifest import (
     encode,
     query_and_batch,
 )
-from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of
+from rmqd.spark.pipelines.compaction import CompactionChunk, Compactions, chunks_to_compact
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 from rmqd.spark.session.hadoop_folder import HadoopFolder, java_errors
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
-LAYOUT: Final = "layout.json"
+TIMESTAMP_TYPE_CONF: Final = "spark.sql.parquet.outputTimestampType"
+LAYOUT_FILE: Final = "layout.json"
 # Spark's names: part-00003-<uuid of the job>.c000.snappy.parquet, or -c000 without partitions
 _STAGED: Final = re.compile(r"part-(?P<part>[0-9]+)-[0-9a-f-]{36}[.-]c(?P<file>[0-9]+)(?P<ending>\..*)")
 _MANIFEST: Final = re.compile(r"(?P<batch>[0-9]{9,})-[0-9a-f]{12}\.json")
@@ -54,7 +54,7 @@ _MANIFEST: Final = re.compile(r"(?P<batch>[0-9]{9,})-[0-9a-f]{12}\.json")
 
 def manifest_name(batch: MicroBatch) -> str:
     """Return the name of the batch's manifest. Names sort by batch number."""
-    return f"{batch.number:09}-{batch.plan_id}.json"
+    return f"{batch.number:09}-{batch.offset_log_id}.json"
 
 
 def batch_of_manifest(name: str) -> int | None:
@@ -63,7 +63,7 @@ def batch_of_manifest(name: str) -> int | None:
     return int(match["batch"]) if match else None
 
 
-def manifest_of(
+def make_manifest(
     batch: MicroBatch, staged: str, files: Iterable[str], former: Iterable[str], rows: int
 ) -> BatchManifest:
     """Return the manifest of a batch. `files` were written by Spark below `staged`; `former` are of other attempts.
@@ -81,15 +81,15 @@ def manifest_of(
         match = _STAGED.fullmatch(name)
         if match is None:
             raise RmqdError(f"Spark wrote {path}; expected a name like part-<number>-<id>.c<number>.parquet")
-        file = f"{batch.query}-{attempt}-{match['part']}-{match['file']}{match['ending']}"
+        file = f"{batch.query_id}-{attempt}-{match['part']}-{match['file']}{match['ending']}"
         moves.append((path, f"{parent}{slash}{file}"))
     return BatchManifest(version=FORMAT, staged=staged, moves=tuple(moves), replaced=tuple(former), rows=rows)
 
 
-def files_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
+def files_of_batches_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
     """Return the files that this batch or a later one of the same query put into the folder."""
     found = ((path, query_and_batch(path)) for path in files)
-    return [path for path, of in found if of is not None and of[0] == batch.query and of[1] >= batch.number]
+    return [path for path, of in found if of is not None and of[0] == batch.query_id and of[1] >= batch.number]
 
 
 class ParquetSink:
@@ -123,27 +123,27 @@ class ParquetSink:
         self._folder.make()
         self._staging.make(self._writer)
         self._see_one_file_system()
-        self._compactions.settle()
+        self._compactions.finish_all()
         self._finish_what_was_left()
-        if self._staging.exists(LAYOUT):
-            former = self._read(Layout, LAYOUT)
+        if self._staging.exists(LAYOUT_FILE):
+            former = self._read(Layout, LAYOUT_FILE)
             if problems := layout.problems_after(former):
                 note = (
-                    f"; use another path, or delete {self._staging.url}/{LAYOUT} if all readers can read both layouts"
+                    f"; use another path, or delete {self._staging.url}/{LAYOUT_FILE} if readers can read both layouts"
                 )
                 raise ConfigError([f"{self._folder.url}: {problem}{note}" for problem in problems])
             layout = layout.with_former(former)
             if layout == former:
                 return
-        self._staging.put(LAYOUT, encode(layout))
+        self._staging.put(LAYOUT_FILE, encode(layout))
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> int:
         """Write a batch's rows to the folder, exactly once even if the batch is repeated. Return the number of rows.
 
         Raises RmqdError if another driver wrote the batch first.
         """
-        self._compactions.settle()
-        ours = f"{self._writer}/{batch.query}"
+        self._compactions.finish_all()
+        ours = f"{self._writer}/{batch.query_id}"
         before = self._staging.names(ours)
         manifests = [name for name in before if batch_of_manifest(name) is not None]
         if manifest_name(batch) in manifests:
@@ -163,9 +163,9 @@ class ParquetSink:
                 self._staging.delete(f"{ours}/{name}")
         return manifest.rows
 
-    def has(self, batch: MicroBatch) -> bool:
+    def has_batch(self, batch: MicroBatch) -> bool:
         """Return whether a batch is written: its files are in the folder, or the next `prepare` moves them there."""
-        return self._staging.exists(f"{self._writer}/{batch.query}/{manifest_name(batch)}")
+        return self._staging.exists(f"{self._writer}/{batch.query_id}/{manifest_name(batch)}")
 
     def _finish_what_was_left(self) -> None:
         """Move the files that killed drivers wrote and did not move, even if their query never starts again."""
@@ -182,7 +182,7 @@ class ParquetSink:
 
         Raises RmqdError if compaction merged some of their rows with other rows.
         """
-        if self._compactions.batches.last_batch(batch.query) >= batch.number:
+        if self._compactions.batches.last_batch(batch.query_id) >= batch.number:
             raise RmqdError(
                 f"batch {batch.number} of {self._writer} has different messages than before, because its checkpoint "
                 f"was reset. Its rows in {self._folder.url} cannot be replaced, because they were compacted together "
@@ -191,7 +191,7 @@ class ParquetSink:
         for name in manifests:
             if (batch_of_manifest(name) or 0) >= batch.number:
                 self._staging.delete(self._read(BatchManifest, f"{ours}/{name}").staged)
-        files = files_since(batch, self._folder.files())
+        files = files_of_batches_since(batch, self._folder.files())
         log.warning("spark.archive_taken_back", folder=self._folder.url, batch=batch.number, files_replaced=len(files))
         return files
 
@@ -199,7 +199,7 @@ class ParquetSink:
         # a unique name, so that the executors of a killed driver cannot add files to it
         staged = f"{ours}/{batch.number:09}-{uuid.uuid4().hex[:12]}"
         observation = Observation()
-        use_microseconds(frame.sparkSession)
+        use_microsecond_timestamps(frame.sparkSession)
         writer = frame.observe(observation, count(lit(1)).alias("rows")).write.format("parquet").mode("errorifexists")
         if self._partition_by:
             writer = writer.partitionBy(*self._partition_by)
@@ -207,7 +207,7 @@ class ParquetSink:
         rows = int(observation.get["rows"])
         files = self._staging.files(staged) if rows else []  # without rows Spark writes one empty file
         relative = [path.removeprefix(f"{staged}/") for path in files]
-        return manifest_of(batch, staged, relative, former, rows)
+        return make_manifest(batch, staged, relative, former, rows)
 
     def _decide(self, batch: MicroBatch, manifest: BatchManifest, path: str, before: Sequence[str]) -> None:
         """Write the manifest, which commits the batch. Raises RmqdError if another driver has committed it.
@@ -252,18 +252,18 @@ class ParquetSink:
             )
 
 
-def use_microseconds(session: SparkSession) -> None:
+def use_microsecond_timestamps(session: SparkSession) -> None:
     """Make a session write timestamps in a type that all readers know, unless its configuration sets the type."""
-    if TIMESTAMPS not in session.conf.getAll:
-        session.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")  # Spark's default type is deprecated
+    if TIMESTAMP_TYPE_CONF not in session.conf.getAll:
+        session.conf.set(TIMESTAMP_TYPE_CONF, "TIMESTAMP_MICROS")  # Spark's default type is deprecated
 
 
 def folders_of(spark: SparkSession, sink: SinkConfig) -> tuple[HadoopFolder, HadoopFolder]:
     folder = HadoopFolder(spark, sink.path)
-    return folder, HadoopFolder(spark, sink.staging) if sink.staging else default_staging(folder)
+    return folder, HadoopFolder(spark, sink.staging) if sink.staging else default_staging_folder(folder)
 
 
-def default_staging(folder: HadoopFolder) -> HadoopFolder:
+def default_staging_folder(folder: HadoopFolder) -> HadoopFolder:
     """Return the default staging folder. It is outside the output folder, because readers take all files in there.
 
     Raises RmqdError for the top of a file system, which has no sibling.
@@ -300,7 +300,7 @@ def compact_archive(
     older_seconds: float,
     wanted_bytes: int,
     dry_run: bool = False,
-    on_chunk: Callable[[Chunk], None] = lambda chunk: None,
+    on_chunk: Callable[[CompactionChunk], None] = lambda chunk: None,
 ) -> int:
     """Compact files that are small and old enough. Return the number of new files.
 
@@ -311,19 +311,19 @@ def compact_archive(
     folder, staging = folders_of(session, sink)
     compactions = Compactions(folder, staging)
     if not dry_run:
-        compactions.settle()
-        compactions.forget_unplanned(round(time.time() * 1000))
-        use_microseconds(session)
+        compactions.finish_all()
+        compactions.delete_unplanned_files(round(time.time() * 1000))
+        use_microsecond_timestamps(session)
     before_ms = round((time.time() - older_seconds) * 1000)
     made = 0
     options = {name: str(value) for name, value in sink.options.items()}
-    present = folder.facts()
-    unsettled = compactions.unsettled()  # query after listing the files: a listed compaction not in here is finished
-    for chunk in chunks_of(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unsettled=unsettled):
+    present = folder.file_facts()
+    unsettled = compactions.unfinished()  # query after listing the files: a listed compaction not in here is finished
+    for chunk in chunks_to_compact(present, before_ms=before_ms, wanted_bytes=wanted_bytes, unfinished=unsettled):
         if dry_run:
             on_chunk(chunk)
             continue
-        plan = compactions.compact(chunk, merge_by(session, folder.url, staging.url, chunk, options))
+        plan = compactions.compact(chunk, file_merger(session, folder.url, staging.url, chunk, options))
         if plan is not None:
             made += 1
             files, rows = len(chunk.names), plan.rows
@@ -332,8 +332,8 @@ def compact_archive(
     return made
 
 
-def merge_by(
-    spark: SparkSession, folder: str, staging: str, chunk: Chunk, options: Mapping[str, str]
+def file_merger(
+    spark: SparkSession, folder: str, staging: str, chunk: CompactionChunk, options: Mapping[str, str]
 ) -> Callable[[str], int]:
     """Return a function that writes the rows of a chunk to one file below the staging folder, and returns their number.
 

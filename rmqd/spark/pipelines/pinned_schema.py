@@ -22,14 +22,14 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.queue_queries import retry_for
-from rmqd.spark.session.spark_cluster import all_answers, cluster_of
+from rmqd.spark.session.queue_queries import retry_until_timeout
+from rmqd.spark.session.spark_cluster import cluster_of, values_or_raise
 from rmqd.spark.source.group_offsets import SubscribedQueues
 from rmqd.spark.source.range_fetch import ranges_of, read_ranges
 from rmqd.spark.source.source_columns import Decoding
-from rmqd.spark.source.source_options import SCHEMA, has_inferred_schema
-from rmqd.spark.values.column_kinds import parse_kind
-from rmqd.spark.values.fitting import TooManyFieldsError, infer_kind
+from rmqd.spark.source.source_options import SCHEMA_OPTION, has_inferred_schema
+from rmqd.spark.values.column_kinds import parse_schema
+from rmqd.spark.values.fitting import TooManyFieldsError, infer_json_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -63,8 +63,8 @@ def used_columns(frame: DataFrame, source: str) -> frozenset[str] | None:
     return found
 
 
-def note_used_columns(pause_file: str, names: frozenset[str] | None) -> None:
-    """Store the names for `noted_columns`. Raises OSError."""
+def store_used_columns(pause_file: str, names: frozenset[str] | None) -> None:
+    """Store the names for `read_used_columns`. Raises OSError."""
     path = Path(pause_file + _SUFFIX)
     if names is None:
         path.unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def note_used_columns(pause_file: str, names: frozenset[str] | None) -> None:
         path.write_text(json.dumps(sorted(names)))
 
 
-def noted_columns(pause_file: str) -> frozenset[str] | None:
+def read_used_columns(pause_file: str) -> frozenset[str] | None:
     """Return the stored names; None for all columns."""
     with suppress(OSError):
         return frozenset(json.loads(Path(pause_file + _SUFFIX).read_text()))
@@ -105,7 +105,7 @@ def _names(attributes: Any) -> frozenset[str]:
     return frozenset(listed.apply(place).name() for place in range(listed.size()))
 
 
-FILE: Final = "value_schema.json"
+SCHEMA_FILE: Final = "value_schema.json"
 MAX_SAMPLE_MESSAGES: Final = 10_000
 """Size of the sample: the first messages that the group will read, or if there are none, the messages before."""
 
@@ -125,7 +125,7 @@ def with_pinned_schema(
     spark = spec.spark
     if not has_inferred_schema({name: str(value) for name, value in spark.options.items()}):
         return spec
-    name = next(name for name in spark.options if name.lower() == SCHEMA.lower())  # Spark reads it in any case
+    name = next(name for name in spark.options if name.lower() == SCHEMA_OPTION.lower())  # Spark reads it in any case
     schema = _kept(folder) or _inferred(spec.name, options, starting, folder)
     spark = spark.model_copy(update={"options": {**spark.options, name: schema}})
     settings = spec.settings.model_copy(update={"spark": spark})
@@ -134,15 +134,16 @@ def with_pinned_schema(
 
 def _kept(folder: HadoopFolder) -> str:
     """Return the stored schema; empty if there is none. Raises RmqdError if the file is invalid."""
-    if not folder.exists(FILE):
+    if not folder.exists(SCHEMA_FILE):
         return ""
     try:
-        schema = str(json.loads(folder.read(FILE))["schema"])
-        parse_kind(schema)
+        schema = str(json.loads(folder.read(SCHEMA_FILE))["schema"])
+        parse_schema(schema)
     except (ValueError, KeyError, TypeError) as error:
         raise RmqdError(
-            f"{folder.url}/{FILE} does not contain the schema of bodies: {error}; delete the file to infer it again, "
-            f"or write the schema in {SCHEMA}"
+            f"{folder.url}/{SCHEMA_FILE} does not contain the schema of bodies: {error}; "
+            "delete the file to infer it again, "
+            f"or write the schema in {SCHEMA_OPTION}"
         ) from error
     return schema
 
@@ -150,33 +151,37 @@ def _kept(folder: HadoopFolder) -> str:
 def _inferred(
     group: str, options: SourceOptions, starting: Mapping[MessageQueue, int] | None, folder: HadoopFolder
 ) -> str:
-    bodies = retry_for(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
+    bodies = retry_until_timeout(lambda: _first_bodies(options, starting or {}), options.tolerance_seconds)
     try:
-        kind, told = infer_kind(bodies)
+        kind, told = infer_json_kind(bodies)
     except TooManyFieldsError as error:
         raise RmqdError(
-            f"{SCHEMA}: infer finds no schema: {error}, probably because field names are data; write the schema in "
-            f"{SCHEMA}, with map<string,T> or string for the field that contains them"
+            f"{SCHEMA_OPTION}: infer finds no schema: {error}, probably because field names are data; "
+            "write the schema in "
+            f"{SCHEMA_OPTION}, with map<string,T> or string for the field that contains them"
         ) from None
     if kind is None:
         what = f"none of the {len(bodies)} sampled messages is" if bodies else "there is no message that is"
         raise RmqdError(
-            f"{SCHEMA}: infer finds nothing: {what} a JSON object; write the schema as SQL columns in {SCHEMA}, or "
+            f"{SCHEMA_OPTION}: infer finds nothing: {what} a JSON object; "
+            f"write the schema as SQL columns in {SCHEMA_OPTION}, or "
             "send messages and start the group again"
         )
-    schema = kind.ddl
+    schema = kind.fields_ddl
     folder.make()
-    folder.put_new(FILE, json.dumps({"schema": schema, "messages": told}, indent=1).encode())
+    folder.put_new(SCHEMA_FILE, json.dumps({"schema": schema, "messages": told}, indent=1).encode())
     schema = _kept(folder)  # another driver may have stored its schema first
-    log.warning("spark.value_schema_inferred", group=group, schema=schema, messages=told, kept=f"{folder.url}/{FILE}")
+    log.warning(
+        "spark.value_schema_inferred", group=group, schema=schema, messages=told, kept=f"{folder.url}/{SCHEMA_FILE}"
+    )
     return schema
 
 
 def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) -> list[bytes]:
     cluster = cluster_of(options.access)
-    queues = SubscribedQueues(options).now(cluster)
-    lows, ends = all_answers(cluster.min_offsets(queues)), all_answers(cluster.max_offsets(queues))
-    committed = all_answers(cluster.committed(options.group, queues - starting.keys()))
+    queues = SubscribedQueues(options).current(cluster)
+    lows, ends = values_or_raise(cluster.min_offsets(queues)), values_or_raise(cluster.max_offsets(queues))
+    committed = values_or_raise(cluster.committed_offsets(options.group, queues - starting.keys()))
     at = {queue: starting.get(queue, committed.get(queue)) for queue in queues}
     each = max(1, MAX_SAMPLE_MESSAGES // max(1, len(queues)))
     spans: dict[MessageQueue, tuple[int, int]] = {}
@@ -191,7 +196,7 @@ def _first_bodies(options: SourceOptions, starting: Mapping[MessageQueue, int]) 
     ranges = ranges_of(cluster, looking, spans)
     for one in ranges:
         size = 0
-        for batch in read_ranges([one], Decoding(("body",), permissive=True)):
+        for batch in read_ranges([one], Decoding(("body",), is_permissive=True)):
             bodies = [body for body in batch.column("body").to_pylist() if body is not None]
             found += bodies
             size += sum(map(len, bodies))

@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RmqdError
 from rmqd.spark.handlers.range_outcome import RangeOutcome
-from rmqd.spark.source.source_offsets import Offsets, offsets_in
+from rmqd.spark.source.source_offsets import SourceOffsets, parse_reported_offsets
 from rmqd.wire.topics import unwrap_namespace
 
 if TYPE_CHECKING:
@@ -36,39 +36,39 @@ class BatchFailedError(RmqdError):
 class MicroBatch:
     """One micro-batch of a streaming query."""
 
-    query: str
+    query_id: str
     """The id of the query, stored in its checkpoint."""
     number: int
-    plan: bytes = b""
+    offset_log: bytes = b""
     """The batch in Spark's offset log: the same if the batch is repeated, different if it was planned again."""
 
     def messages_since(self, former: bytes) -> str:
         """Describe the messages of the batch. `former` is the plan of the previous batch."""
-        ranges = _plan_offsets(former).ranges(_plan_offsets(self.plan))
+        ranges = _plan_offsets(former).ranges(_plan_offsets(self.offset_log))
         named = [f"{queue}, offsets {low} to {high - 1}" for queue, (low, high) in ranges.items()]
         more = f"; and {len(named) - _MAX_RANGES} queues more" if len(named) > _MAX_RANGES else ""
         return f"batch {self.number} has {'; '.join(named[:_MAX_RANGES])}{more}"
 
     @property
-    def plan_id(self) -> str:
-        return hashlib.sha256(self.plan).hexdigest()[:12]
+    def offset_log_id(self) -> str:
+        return hashlib.sha256(self.offset_log).hexdigest()[:12]
 
 
-def _plan_offsets(plan: bytes) -> Offsets:
+def _plan_offsets(plan: bytes) -> SourceOffsets:
     """Return the end offsets in Spark's offset log: two lines of Spark, then a line for each source."""
     lines = plan.decode().splitlines()[2:]
     return _offsets(lines[0] if lines else None)
 
 
-def _offsets(value: object) -> Offsets:
-    return offsets_in(value) or Offsets({})
+def _offsets(value: object) -> SourceOffsets:
+    return parse_reported_offsets(value) or SourceOffsets({})
 
 
 LOST_COLUMN: Final = "rmqd_lost"
 LOST_DDL: Final = f"{LOST_COLUMN} bigint"
 
 
-def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def with_lost_messages_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield a partition's batches with the column, and a last row with the number of lost messages, if any."""
     lost = 0
 
@@ -83,7 +83,7 @@ def with_lost_row(read: Generator[pa.RecordBatch, None, int], schema: pa.Schema)
         yield pa.RecordBatch.from_arrays([*message, pa.array([lost])], [*schema.names, LOST_COLUMN])
 
 
-def messages_of(frame: DataFrame) -> DataFrame:
+def without_lost_rows(frame: DataFrame) -> DataFrame:
     """Remove the rows of lost messages, and their column."""
     return frame.where(f"{LOST_COLUMN} IS NULL").drop(LOST_COLUMN)
 
@@ -91,7 +91,7 @@ def messages_of(frame: DataFrame) -> DataFrame:
 OBSERVED_NAME: Final = "rmqd_read"
 
 
-def with_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
+def with_message_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
     """Return the frame with Spark metrics: readable and corrupt rows for each topic, and lost messages."""
     is_corrupt = f.isnotnull("decode_error") if "decode_error" in frame.columns else f.lit(False)
     counts = [f.sum(LOST_COLUMN).alias(LOST_COLUMN)]
@@ -102,7 +102,9 @@ def with_counts(frame: DataFrame, topics: Sequence[str]) -> DataFrame:
     return frame.observe(OBSERVED_NAME, *counts)
 
 
-def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = "") -> list[RangeOutcome]:
+def outcomes_of_progress(
+    progress: StreamingQueryProgress, topics: Sequence[str], namespace: str = ""
+) -> list[RangeOutcome]:
     """Return the ranges of a micro-batch, with topic names without namespace.
 
     A topic's rows count with its first range, and the lost messages of all ranges with the first range.
@@ -122,5 +124,5 @@ def outcomes_of(progress: StreamingQueryProgress, topics: Sequence[str], namespa
         for queue, (start, end) in sorted(ranges.items()):
             counted = (snapshots.pop(queue.topic),) if queue.topic in snapshots else ()
             lost = 0 if outcomes else counts.get(LOST_COLUMN) or 0
-            outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topics=counted, lost=lost))
+            outcomes.append(RangeOutcome(queue=queue, start=start, end=end, topic_counters=counted, lost_messages=lost))
     return outcomes

@@ -16,26 +16,26 @@ from rmqd.errors import RmqdError, install_command
 from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.handler_catalogue import load_batch_function, load_pipeline
-from rmqd.spark.handlers.group_source import GroupPlan, GroupStreamReader, bound_source, start_group_query
+from rmqd.spark.handlers.group_source import GroupSourceSettings, GroupStreamReader, source_class, start_group_query
 from rmqd.spark.handlers.range_outcome import BatchSizer
 from rmqd.spark.pipelines.parquet_sink import ParquetSink, folders_of
-from rmqd.spark.pipelines.pinned_schema import note_used_columns, noted_columns, used_columns, with_pinned_schema
+from rmqd.spark.pipelines.pinned_schema import read_used_columns, store_used_columns, used_columns, with_pinned_schema
 from rmqd.spark.pipelines.pipeline_counts import (
     LOST_DDL,
     BatchFailedError,
     MicroBatch,
-    messages_of,
-    with_counts,
-    with_lost_row,
+    with_lost_messages_row,
+    with_message_counts,
+    without_lost_rows,
 )
 from rmqd.spark.pipelines.table_sinks import DeltaTable, JdbcTable
 from rmqd.spark.session.hadoop_folder import HadoopFolder
 from rmqd.spark.session.spark_access import option_text
 from rmqd.spark.sink.sink_rows import SinkOptions
-from rmqd.spark.sink.sink_writer import QUERY_ID, RocketMQWriter, make_options
-from rmqd.spark.source.arrow_columns import schema_of
+from rmqd.spark.sink.sink_writer import QUERY_ID_PROPERTY, RocketMQWriter, checked_sink_options
+from rmqd.spark.source.arrow_columns import batch_schema
 from rmqd.spark.source.range_fetch import read_partition
-from rmqd.spark.source.source_columns import ddl
+from rmqd.spark.source.source_columns import schema_ddl
 from rmqd.spark.source.source_options import SourceOptions
 from rmqd.spark.values.value_format import ValueFormat
 
@@ -48,61 +48,67 @@ if TYPE_CHECKING:
     from rmqd.wire.message_queue import MessageQueue
 
 
-NAME: Final = "rmqd_pipeline"
-SINK_NAME: Final = "rmqd_pipeline_topic"
-FIRST_ROWS: Final = 10_000
+FORMAT_NAME: Final = "rmqd_pipeline"
+SINK_FORMAT_NAME: Final = "rmqd_pipeline_topic"
+FIRST_BATCH_ROWS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelinePlan(GroupPlan):
+class PipelineSourceSettings(GroupSourceSettings):
     """The settings of a pipeline's source. Picklable."""
 
-    value: ValueFormat | None = None
+    value_format: ValueFormat | None = None
     """How to decode bodies into a column; set if a schema registry provides the schema."""
 
     def source_options(self) -> SourceOptions:
         """Return the options, with the schemas that the registry returned when the query was created."""
-        options = GroupPlan.source_options(self)  # super() fails in a dataclass with slots
-        return options if self.value is None else replace(options, value=self.value)
+        options = GroupSourceSettings.source_options(self)  # super() fails in a dataclass with slots
+        return options if self.value_format is None else replace(options, value_format=self.value_format)
 
-    def pace(self) -> BatchSizer | None:
+    def batch_sizer(self) -> BatchSizer | None:
         """Return the batch sizes; None if each batch takes all messages, because the trigger paces the batches."""
         config = self.spec.spark
         if config.trigger and not config.max_offsets_per_trigger:
             return None
-        return BatchSizer(FIRST_ROWS, fixed=config.max_offsets_per_trigger, target_seconds=self.target_seconds)
+        return BatchSizer(
+            FIRST_BATCH_ROWS, fixed_messages=config.max_offsets_per_trigger, target_seconds=self.target_batch_seconds
+        )
 
 
 def pipeline_source(spec: GroupSpec, starting: Mapping[MessageQueue, int] | None, pause_file: str) -> type[DataSource]:
     """Return the data source of one group, to be registered.
 
-    Raises RegistryAwayError if the schema registry does not return the schema of the bodies.
+    Raises RegistryUnavailableError if the schema registry does not return the schema of the bodies.
     """
-    asking = PipelinePlan(spec=spec, starting=starting, pause_file=pause_file)
+    asking = PipelineSourceSettings(spec=spec, start_offsets=starting, pause_file=pause_file)
     options = asking.source_options()
-    value = options.value.pinned(options.tolerance_seconds) if options.value is not None else None
-    plan = replace(asking, value=value)
-    return bound_source(NAME, f"{ddl(options.columns, value)}, {LOST_DDL}", lambda: PipelineStreamReader(plan))
+    value = (
+        options.value_format.with_latest_schema(options.tolerance_seconds) if options.value_format is not None else None
+    )
+    plan = replace(asking, value_format=value)
+    return source_class(
+        FORMAT_NAME, f"{schema_ddl(options.columns, value)}, {LOST_DDL}", lambda: PipelineStreamReader(plan)
+    )
 
 
 class PipelineStreamReader(GroupStreamReader):
     """The reader of a pipeline: its tasks decode only the columns that the pipeline uses, and report lost messages."""
 
-    def __init__(self, plan: PipelinePlan) -> None:
-        super().__init__(plan, plan.pace())
-        self._options = replace(self._options, used=noted_columns(plan.pause_file))
+    def __init__(self, plan: PipelineSourceSettings) -> None:
+        super().__init__(plan, plan.batch_sizer())
+        self._options = replace(self._options, used_columns=read_used_columns(plan.pause_file))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return with_lost_row(read_partition(partition, self._options), schema_of(self._options))
+        return with_lost_messages_row(read_partition(partition, self._options), batch_schema(self._options))
 
 
-def bound_sink(options: SinkOptions) -> type[DataSource]:
+def sink_class(options: SinkOptions) -> type[DataSource]:
     """Return the sink of one group, to be registered. It takes no options: Spark would display them with secrets."""
 
     class PipelineSink(DataSource):
         @classmethod
         def name(cls) -> str:
-            return SINK_NAME
+            return SINK_FORMAT_NAME
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
             return RocketMQWriter(options)
@@ -139,16 +145,16 @@ def make_sink(spark: SparkSession, spec: GroupSpec) -> Any:
     return FunctionSink(load_batch_function(spec.name, spec.settings))
 
 
-def written_batches(spark: SparkSession, spec: GroupSpec) -> Callable[[MicroBatch], bool] | None:
+def written_batch_check(spark: SparkSession, spec: GroupSpec) -> Callable[[MicroBatch], bool] | None:
     """Return a function that checks whether the sink has stored a batch for good; None if the sink cannot know.
 
     Call it before reading the group's checkpoint: from then on, a previous driver cannot write a batch to a database.
     Raises RmqdError.
     """
     sink = make_sink(spark, spec)
-    if take_over := getattr(sink, "take_over", None):
-        take_over()
-    return getattr(sink, "has", None)
+    if refuse_previous_drivers := getattr(sink, "refuse_previous_drivers", None):
+        refuse_previous_drivers()
+    return getattr(sink, "has_batch", None)
 
 
 class TopicSink:
@@ -161,13 +167,13 @@ class TopicSink:
 
     def prepare(self, schema: StructType) -> None:
         """Check options and columns. Raises ConfigError with all problems."""
-        checked = make_options(self._options, schema, overwrite=False, otherwise=self._spec.access)
+        checked = checked_sink_options(self._options, schema, overwrite=False, default_access=self._spec.access)
         sink = self._spec.settings.sink
         leaves_out = sink is not None and sink.bad_rows == "leave_out"
-        self._spark.dataSource.register(bound_sink(replace(checked, leaves_out=leaves_out)))
+        self._spark.dataSource.register(sink_class(replace(checked, skips_bad_rows=leaves_out)))
 
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
-        frame.write.format(SINK_NAME).mode("append").save()
+        frame.write.format(SINK_FORMAT_NAME).mode("append").save()
 
 
 class FunctionSink:
@@ -191,21 +197,21 @@ def pipeline_query(
     checkpoint: str,
     starting: Mapping[MessageQueue, int] | None,
     pause_file: str,
-    kept: str,
+    shared_folder: str,
 ) -> StreamingQuery:
     """Start the streaming query of a group's pipeline. The parameters are the same as in `handler_query`.
 
-    `kept` is the folder or URL of files that all checkpoints of the group share. Raises RmqdError before anything is
-    read if the pipeline or its sink is unavailable.
+    `shared_folder` is the folder or URL of files that all checkpoints of the group share. Raises RmqdError before
+    anything is read if the pipeline or its sink is unavailable.
     """
-    plan = GroupPlan(spec=spec, starting=starting, pause_file=pause_file)
-    spec = with_pinned_schema(spec, plan.source_options(), starting, HadoopFolder(spark, kept))
+    plan = GroupSourceSettings(spec=spec, start_offsets=starting, pause_file=pause_file)
+    spec = with_pinned_schema(spec, plan.source_options(), starting, HadoopFolder(spark, shared_folder))
     settings = spec.settings
     assert settings.pipeline is not None
     assert settings.sink is not None
     namespace = spec.client_options.namespace
     spark.dataSource.register(pipeline_source(spec, starting, pause_file))
-    read = messages_of(with_counts(spark.readStream.format(NAME).load(), spec.topics))
+    read = without_lost_rows(with_message_counts(spark.readStream.format(FORMAT_NAME).load(), spec.topics))
     if "decode_error" in read.columns:
         read = read.where("decode_error IS NULL").drop("decode_error")
     if namespace:
@@ -213,14 +219,14 @@ def pipeline_query(
         prefix = f"^((?:%RETRY%|%DLQ%)?){re.escape(namespace)}%"
         read = read.withColumn("topic", f.regexp_replace("topic", prefix, "$1"))
     frame = _applied(load_pipeline(spec.name, settings), settings.pipeline.plugin, read, spark)
-    note_used_columns(pause_file, used_columns(frame, NAME))
+    store_used_columns(pause_file, used_columns(frame, FORMAT_NAME))
     sink = make_sink(spark, spec)
     keeps_place = settings.sink.format in ("postgresql", "rocketmq")
     sink.prepare((frame if keeps_place else frame.drop(PLACE_COLUMN)).schema)
     plans = HadoopFolder(spark, checkpoint)
 
     def write(batch_frame: DataFrame, batch_id: int) -> None:
-        query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+        query = batch_frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID_PROPERTY) or ""
         batch = MicroBatch(query, batch_id, plans.read(f"offsets/{batch_id}"))
         try:
             sink.write(batch_frame if keeps_place else batch_frame.drop(PLACE_COLUMN), batch)

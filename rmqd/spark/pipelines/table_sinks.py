@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from rmqd.config.model.spark_model import SinkConfig
 
 
-EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 DELTA_CONF: Final = (
     "{spark.jars.packages: 'io.delta:delta-spark_4.2_2.13:VERSION', "
-    f"spark.sql.extensions: {EXTENSION}, spark.sql.catalog.spark_catalog: {CATALOG}}}"
+    f"spark.sql.extensions: {DELTA_EXTENSION}, spark.sql.catalog.spark_catalog: {DELTA_CATALOG}}}"
 )
 _SOURCE: Final = "rmqd_batch"
 _LATEST: Final = "rmqd_latest"
@@ -63,7 +63,7 @@ class DeltaTable:
 
     def prepare(self, schema: StructType) -> None:
         """Create the table if it is missing. Raises RmqdError for a missing Delta Lake or for unsuitable columns."""
-        if not _has_class(_java(self._spark), EXTENSION):
+        if not _has_class(_java(self._spark), DELTA_EXTENSION):
             raise RmqdError(
                 "sink.format: delta needs the Delta Lake package, which Spark does not contain; "
                 f"use parquet, or set spark.conf: {DELTA_CONF} with a version for this Spark"
@@ -136,11 +136,11 @@ class DeltaTable:
         history = self._spark.sql(f"DESCRIBE HISTORY {self._table} LIMIT {_MAX_COMMITS}")
         for (noted,) in history.select("userMetadata").collect():
             words = (noted or "").split()
-            if len(words) != 4 or words[:2] != ["rmqd", batch.query]:
+            if len(words) != 4 or words[:2] != ["rmqd", batch.query_id]:
                 continue
             if int(words[2]) < batch.number:
                 return False
-            if words[2:] == [str(batch.number), batch.plan_id]:
+            if words[2:] == [str(batch.number), batch.offset_log_id]:
                 return True
             raise RmqdError(
                 f"the table {self._sink.path} already has batch {words[2]} of this query, and batch {batch.number} "
@@ -192,8 +192,8 @@ class DeltaTable:
 
 
 def _named(batch: MicroBatch) -> dict[str, str]:
-    note = f"rmqd {batch.query} {batch.number} {batch.plan_id}"
-    return {"txnAppId": batch.query, "txnVersion": str(batch.number), "userMetadata": note}
+    note = f"rmqd {batch.query_id} {batch.number} {batch.offset_log_id}"
+    return {"txnAppId": batch.query_id, "txnVersion": str(batch.number), "userMetadata": note}
 
 
 @contextmanager
@@ -242,7 +242,7 @@ class JdbcTable:
     def write(self, frame: DataFrame, batch: MicroBatch) -> None:
         """Insert a batch's rows, after deleting rows that an earlier attempt inserted."""
         if self._column:
-            name = f"{batch.query}/{batch.number}"
+            name = f"{batch.query_id}/{batch.number}"
             if self._may_be_repeated:  # only the first batch of a query may be a repeated one
                 self._ask(lambda connection: self._forget(connection, name))
             frame = frame.withColumn(self._column, lit(name))

@@ -27,19 +27,19 @@ from rmqd.wire.topics import wrap_namespace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-STOP_SECONDS: Final = 10
+TASK_STOP_SECONDS: Final = 10
 # defaults that a group may change
-DEFAULTS: Final = {
+DEFAULT_CONF: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",  # would need a port for each group; the daemon's page and metrics show more
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
     # how long stopping a query waits for the query; without this limit, a hanging task would delay the end forever
-    "spark.sql.streaming.stopTimeout": f"{STOP_SECONDS}s",
+    "spark.sql.streaming.stopTimeout": f"{TASK_STOP_SECONDS}s",
 }
 # a driver in the same process as its executors need not be reachable from other machines
-LOCAL_DEFAULTS: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+LOCAL_DEFAULT_CONF: Final = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 # a second copy of a task would handle messages twice; the configuration rejects other values
 FIXED_CONF: Final = {"spark.speculation": "false"}
 
@@ -130,7 +130,7 @@ def _from_here(place: str) -> str:
 
 def session_conf(spec: GroupSpec) -> dict[str, str]:
     own = {name: option_text(value) for name, value in spec.spark.conf.items()}
-    return {"spark.app.name": f"rmqd {spec.name}", **DEFAULTS, **own, **FIXED_CONF}
+    return {"spark.app.name": f"rmqd {spec.name}", **DEFAULT_CONF, **own, **FIXED_CONF}
 
 
 def build_session(spec: GroupSpec) -> SparkSession:
@@ -140,7 +140,11 @@ def build_session(spec: GroupSpec) -> SparkSession:
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit sets the driver and the master
         prepare()
         master = spec.spark.master
-        properties = {**(LOCAL_DEFAULTS if master.startswith("local") else {}), **properties, "spark.master": master}
+        properties = {
+            **(LOCAL_DEFAULT_CONF if master.startswith("local") else {}),
+            **properties,
+            "spark.master": master,
+        }
     from pyspark.sql import SparkSession
 
     session = SparkSession.builder.config(map={**properties}).getOrCreate()

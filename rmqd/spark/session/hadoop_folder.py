@@ -21,10 +21,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ABANDONED_MS: Final = 24 * 3600 * 1000  # age of an abandoned file: writes take seconds, but clocks may differ by hours
+ABANDONED_FILE_AGE_MS: Final = (
+    24 * 3600 * 1000
+)  # age of an abandoned file: writes take seconds, but clocks may differ by hours
 # excludes the files that `_replace` renamed aside, which may be the only copies
 _TEMPORARY: Final = re.compile(r"[^.].*\.[0-9a-f]{32}\.tmp")
-EXISTS: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
+FILE_EXISTS_EXCEPTION: Final = "org.apache.hadoop.fs.FileAlreadyExistsException"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ class HadoopFolder:
 
     def files(self, path: str = "") -> list[str]:
         """Return the paths of all files below a folder, sorted; empty if it is missing."""
-        return sorted(self.facts(path))
+        return sorted(self.file_facts(path))
 
-    def facts(self, path: str = "") -> dict[str, FileFacts]:
+    def file_facts(self, path: str = "") -> dict[str, FileFacts]:
         """Return all files below a folder, by path; empty if it is missing."""
         if not self.exists(path):
             return {}
@@ -170,7 +172,7 @@ class HadoopFolder:
         }
         now_ms = modified_ms.get(temporary.rpartition("/")[2], 0)
         for name, written_ms in modified_ms.items():
-            if now_ms - written_ms > ABANDONED_MS:
+            if now_ms - written_ms > ABANDONED_FILE_AGE_MS:
                 self.delete(f"{folder}/{name}" if folder else name)
 
     def _rename(self, source: Any, destination: Any) -> bool:
@@ -178,7 +180,9 @@ class HadoopFolder:
         try:
             return bool(self._files.rename(source, destination))
         except Py4JJavaError as error:
-            if error.java_exception.getClass().getName() == EXISTS:  # S3A raises, while HDFS returns false
+            if (
+                error.java_exception.getClass().getName() == FILE_EXISTS_EXCEPTION
+            ):  # S3A raises, while HDFS returns false
                 return False
             raise
 

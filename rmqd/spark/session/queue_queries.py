@@ -47,65 +47,65 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class MasterAwayError(RemotingError):
+class MasterMissingError(RemotingError):
     """The broker's master is missing in all routes, and only a master can answer."""
 
 
 # errors that do not go away after a moment
-UNAVAILABLE_ERRORS: Final = RouteNotFoundError, TopicNotExistError, MasterAwayError
+UNAVAILABLE_ERRORS: Final = RouteNotFoundError, TopicNotExistError, MasterMissingError
 
 
 @dataclass(frozen=True, slots=True)
 class QueueResponses(Generic[T]):
-    """The answers for many queues, and the errors of queues without an answer."""
+    """The brokers' answers for many queues, and the errors of the queues without an answer."""
 
-    found: dict[MessageQueue, T] = field(default_factory=dict)
-    failed: dict[MessageQueue, RmqdError] = field(default_factory=dict)
+    values: dict[MessageQueue, T] = field(default_factory=dict)
+    errors: dict[MessageQueue, RmqdError] = field(default_factory=dict)
 
     @property
-    def away(self) -> frozenset[MessageQueue]:
+    def missing_queues(self) -> frozenset[MessageQueue]:
         """Queues whose topic, broker or master is in no route. The other answers are complete without them."""
-        return frozenset(queue for queue, error in self.failed.items() if isinstance(error, UNAVAILABLE_ERRORS))
+        return frozenset(queue for queue, error in self.errors.items() if isinstance(error, UNAVAILABLE_ERRORS))
 
     @property
-    def failures(self) -> list[RmqdError]:
-        """The errors of all other queues without an answer."""
-        return [error for error in self.failed.values() if not isinstance(error, UNAVAILABLE_ERRORS)]
+    def other_errors(self) -> list[RmqdError]:
+        """The errors that are not about a missing topic, broker or master."""
+        return [error for error in self.errors.values() if not isinstance(error, UNAVAILABLE_ERRORS)]
 
 
-def answers_of_existing(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+def values_of_existing(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
     """Return the answers for all queues except missing ones. Raises the first other error if there is one."""
-    for error in answers.failures:
+    for error in answers.other_errors:
         raise error
-    return answers.found
+    return answers.values
 
 
 log = structlog.get_logger(__name__)
 
 
-RETRY_SECONDS: Final = 0.5
+RETRY_PAUSE_SECONDS: Final = 0.5
 # final errors: waiting does not create a topic, change its type or bring a message back
-ANSWER_ERRORS: Final = (
+FINAL_ERRORS: Final = (
     RouteNotFoundError, DataLossError, FilterRefusedError, LightQueueError, StaticTopicError, UnknownTopicKindError,
 )  # fmt: skip
 
 
-def retry_for(ask: Callable[[], T], seconds: float) -> T:
+def retry_until_timeout(ask: Callable[[], T], seconds: float) -> T:
     """Call `ask`, and repeat it while it raises an RmqdError, for a limited time. Raises the last error."""
     until = time.monotonic() + seconds
     while True:
         try:
             return ask()
-        except ANSWER_ERRORS:
+        except FINAL_ERRORS:
             raise
         except RmqdError as error:
-            if time.monotonic() + RETRY_SECONDS > until:
+            if time.monotonic() + RETRY_PAUSE_SECONDS > until:
                 raise
             log.warning("spark.request_retried", error=str(error))
-        time.sleep(RETRY_SECONDS)
+        time.sleep(RETRY_PAUSE_SECONDS)
 
 
-SAMPLE_MESSAGES: Final = 64
+SIZE_SAMPLE_MESSAGES: Final = 64
 
 
 async def pending_reset(
@@ -134,10 +134,10 @@ async def pending_reset(
     return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
 
 
-async def mean_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
+async def mean_message_size(remoting: RemotingClient, address: str, queue: MessageQueue, start: int) -> float:
     """Return the mean size of the next messages after an offset in bytes, from the queue's index."""
     header = QueryConsumeQueueRequestHeader(
-        topic=queue.topic, queue_id=queue.queue_id, index=start, count=SAMPLE_MESSAGES
+        topic=queue.topic, queue_id=queue.queue_id, index=start, count=SIZE_SAMPLE_MESSAGES
     )
     reply = await request(remoting, address, header)
     entries = QueryConsumeQueueResponseBody.from_json(reply.body).queue_data
@@ -163,7 +163,9 @@ async def join_briefly(
 Ask = Callable[["RemotingClient", str, "MessageQueue"], Awaitable[T]]
 
 
-async def ends_of_topic(remoting: RemotingClient, address: str, queue: MessageQueue) -> dict[MessageQueue, TopicOffset]:
+async def queue_ends_of_topic(
+    remoting: RemotingClient, address: str, queue: MessageQueue
+) -> dict[MessageQueue, TopicOffset]:
     """Return the first and next offsets of all queues of the topic on a broker."""
     return (await topic_stats(remoting, address, queue.topic)).offset_table
 

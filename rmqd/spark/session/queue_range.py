@@ -39,7 +39,7 @@ class PullSettings:
 
     group: str = TOOLS_GROUP
     batch_size: int = 32
-    in_flight: int = 16
+    max_in_flight: int = 16
     timeout_seconds: float = 10.0
     patience_seconds: float = 60.0
     rows_per_batch: int = 4096
@@ -99,7 +99,7 @@ def split_ranges(ranges: Sequence[QueueRange], min_partitions: int | None, max_r
     return pieces
 
 
-def share_tasks(
+def group_into_tasks(
     pieces: Sequence[QueueRange], max_partitions: int | None, max_records: int | None
 ) -> list[tuple[QueueRange, ...]]:
     """Return the ranges of each task: one, unless that makes more than `max_partitions` tasks.

@@ -26,7 +26,7 @@ _HOST_PORT: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):[0-9]{1,5
 class GivenOptions:
     """The given options by their proper names, and a line for each problem."""
 
-    instead: ClassVar[Mapping[str, str]] = {}
+    hints_by_wrong_name: ClassVar[Mapping[str, str]] = {}
     """Our options for options of another source."""
 
     def __init__(
@@ -35,20 +35,20 @@ class GivenOptions:
         names: tuple[str, ...],
         *,
         unknown: str = "there is no such option",
-        passed_over: frozenset[str] = frozenset(),
+        ignored: frozenset[str] = frozenset(),
     ) -> None:
-        """Options that are not in `names` become problems with the text `unknown`, except those in `passed_over`."""
+        """Options that are not in `names` become problems with the text `unknown`, except those in `ignored`."""
         proper = {name.lower(): name for name in names}
         self.values: dict[str, str] = {}
         self.problems: list[object] = []
         for key, value in values.items():
             if name := proper.get(key.lower()):
                 self.values[name] = value
-            elif key.lower() not in passed_over:
-                instead = {name.lower(): meant for name, meant in self.instead.items()}.get(key.lower())
-                self.problem(key, f"{unknown}; " + (f"expected {instead}" if instead else suggest_name(key, names)))
+            elif key.lower() not in ignored:
+                instead = {name.lower(): meant for name, meant in self.hints_by_wrong_name.items()}.get(key.lower())
+                self.add_problem(key, f"{unknown}; " + (f"expected {instead}" if instead else suggest_name(key, names)))
 
-    def read(self, name: str, parse: Callable[[str], T], default: T) -> T:
+    def parse(self, name: str, parse: Callable[[str], T], default: T) -> T:
         """Parse an option; `default` if it is missing. An RmqdError or ValueError becomes a problem."""
         text = self.values.get(name)
         if text is None:
@@ -56,15 +56,15 @@ class GivenOptions:
         try:
             return parse(text)
         except (RmqdError, ValueError) as error:
-            self.problem(name, str(error))
+            self.add_problem(name, str(error))
             return default
 
-    def fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
+    def parse_fields(self, table: Mapping[str, tuple[str, Callable[[str], Any]]]) -> dict[str, Any]:
         """Return the fields that the given options set; `table` has the field and its parser by option."""
-        found = {field: self.read(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
+        found = {field: self.parse(name, parse, None) for name, (field, parse) in table.items() if name in self.values}
         return {field: value for field, value in found.items() if value is not None}
 
-    def problem(self, name: str, text: str) -> None:
+    def add_problem(self, name: str, text: str) -> None:
         self.problems.append(f"{name}: {text}")
 
 
@@ -74,21 +74,21 @@ def suggest_name(wrong: str, names: Sequence[str]) -> str:
     return f"did you mean {guess}?" if guess else f"expected one of {', '.join(names)}"
 
 
-def parse_positive(text: str) -> int:
+def parse_positive_int(text: str) -> int:
     """Return a number above 0. Raises ValueError with the expected value, like all parsers below."""
     if not text.strip().isdecimal() or int(text) == 0:
         raise ValueError(f"{text!r} is not valid; expected a number above 0")
     return int(text)
 
 
-def milliseconds(text: str) -> float:
+def parse_milliseconds_as_seconds(text: str) -> float:
     """Convert a number of milliseconds to seconds."""
     if not text.strip().isdecimal():
         raise ValueError(f"{text!r} is not valid; expected a number of milliseconds")
     return int(text) / 1000
 
 
-def flag(text: str) -> bool:
+def parse_flag(text: str) -> bool:
     """Return a truth value."""
     word = text.strip().lower()
     if word not in ("true", "false"):
@@ -112,9 +112,9 @@ def _nameservers(text: str) -> tuple[str, ...]:
     return addresses
 
 
-SECRET: Final = ("secretKey", "securityToken", "tlsKeyPassword")
-TLS: Final = ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify", "tlsServerName")
-NAMES: Final = ("nameserver", "accessKey", "secretKey", "securityToken", "tls", *TLS)
+SECRET_OPTIONS: Final = ("secretKey", "securityToken", "tlsKeyPassword")
+TLS_OPTIONS: Final = ("tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsVerify", "tlsServerName")
+ACCESS_OPTIONS: Final = ("nameserver", "accessKey", "secretKey", "securityToken", "tls", *TLS_OPTIONS)
 _NEEDS: Final = (
     ("accessKey", "secretKey"),
     ("secretKey", "accessKey"),
@@ -127,7 +127,7 @@ _NEEDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ClientAccess:
-    """The settings of a client. Picklable. `has_references`: secrets are references, as in options."""
+    """The settings of a client. Picklable. With `has_references` its secrets are references, as in Spark's options."""
 
     options: ClientOptions
     has_references: bool = False
@@ -154,35 +154,35 @@ class ClientAccess:
 
 
 def read_access(given: GivenOptions) -> ClientAccess:
-    """Return the access that the options in NAMES describe. Problems are recorded in `given`."""
+    """Return the access that the options in ACCESS_OPTIONS describe. Problems are recorded in `given`."""
     values = given.values
     if "nameserver" not in values:
-        given.problem("nameserver", "missing; expected host:port, several separated by ;")
-    for name in SECRET:
+        given.add_problem("nameserver", "missing; expected host:port, several separated by ;")
+    for name in SECRET_OPTIONS:
         if "${" not in values.get(name, "${"):
-            given.problem(
+            given.add_problem(
                 name,
                 "Spark shows options in plans and logs; expected a reference, which each of Spark's Python processes "
                 "resolves: ${NAME} (an environment variable) or ${file:PATH}",
             )
     for one, other in _NEEDS:
         if values.get(one) and not values.get(other):
-            given.problem(other, f"missing; {one} needs it")
-    is_encrypted = given.read("tls", flag, False)
-    for name in TLS:
+            given.add_problem(other, f"missing; {one} needs it")
+    is_encrypted = given.parse("tls", parse_flag, False)
+    for name in TLS_OPTIONS:
         if name in values and not is_encrypted:
-            given.problem(name, "needs tls=true")
+            given.add_problem(name, "needs tls=true")
     tls = TlsOptions(
         enabled=is_encrypted,
         ca_file=values.get("tlsCaFile", ""),
         cert_file=values.get("tlsCertFile", ""),
         key_file=values.get("tlsKeyFile", ""),
-        verify=given.read("tlsVerify", flag, True),
+        verify=given.parse("tlsVerify", parse_flag, True),
         key_password=values.get("tlsKeyPassword", ""),
         server_name=values.get("tlsServerName", ""),
     )
     options = ClientOptions(
-        nameservers=given.read("nameserver", _nameservers, ()),
+        nameservers=given.parse("nameserver", _nameservers, ()),
         access_key=values.get("accessKey", ""),
         secret_key=values.get("secretKey", ""),
         security_token=values.get("securityToken", ""),

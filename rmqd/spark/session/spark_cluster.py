@@ -42,14 +42,14 @@ from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import (
     UNAVAILABLE_ERRORS,
     Ask,
-    MasterAwayError,
+    MasterMissingError,
     QueueResponses,
-    answers_of_existing,
-    ends_of_topic,
     first_offset,
     join_briefly,
-    mean_size,
+    mean_message_size,
     pending_reset,
+    queue_ends_of_topic,
+    values_of_existing,
 )
 from rmqd.spark.session.queue_range import Replica
 from rmqd.spark.session.spark_access import ClientAccess
@@ -63,21 +63,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS: Final = 20.0  # limit for queries of many queues; each request has a limit of 3 s
-ROUTE_SECONDS: Final = 1.0
-SINGLE_QUERIES_SECONDS: Final = 60.0
+MANY_QUEUES_TIMEOUT_SECONDS: Final = 20.0  # limit for queries of many queues; each request has a limit of 3 s
+ROUTE_REFRESH_SECONDS: Final = 1.0
+SINGLE_QUEUE_QUERIES_SECONDS: Final = 60.0
 """How long queues are queried one by one after their broker failed to answer for the topic."""
 
-_clusters: dict[tuple[int, ClientAccess], Cluster] = {}
+_clusters: dict[tuple[int, ClientAccess], SparkCluster] = {}
 _lock = threading.Lock()
 
 
-def cluster_of(access: ClientAccess) -> Cluster:
+def cluster_of(access: ClientAccess) -> SparkCluster:
     """Return this process's client of a cluster. Raises RmqdError if a required secret or file is missing."""
     with _lock:
         key = os.getpid(), access
         if key not in _clusters:
-            _clusters[key] = Cluster(access)
+            _clusters[key] = SparkCluster(access)
         return _clusters[key]
 
 
@@ -88,7 +88,7 @@ def close_clusters() -> None:
             _clusters.pop(key).close()
 
 
-class Cluster:
+class SparkCluster:
     """A client for synchronous code.
 
     Methods block, may be called in any thread, and raise RmqdError unless they return `QueueResponses`.
@@ -122,16 +122,16 @@ class Cluster:
         keys = [MessageQueue(topic, "", -1) for topic in topics]
         return self._run(self._each(keys, lambda queue: self._queues_of(queue.topic)))
 
-    def replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
+    def known_replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
         """Return the replicas of a queue's broker, the master first; empty if none is known."""
         with contextlib.suppress(RmqdError):
             self._run(self._know_master(queue))
         known = self._client.routes.brokers().get(queue.broker_name, {})
         return tuple(Replica(*each) for each in sorted(known.items()))
 
-    def replicas_now(self, queue: MessageQueue) -> tuple[Replica, ...]:
-        """Return the replicas in the topic's current route; see the function `replicas_now`."""
-        return self._run(replicas_now(self._client.routes, queue))
+    def current_replicas(self, queue: MessageQueue) -> tuple[Replica, ...]:
+        """Return the replicas in the topic's current route; see the function `current_replicas`."""
+        return self._run(current_replicas(self._client.routes, queue))
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> QueueResponses[int]:
         """Return the offsets of the oldest messages; 0 for a queue that never had messages."""
@@ -145,15 +145,15 @@ class Cluster:
         """Start the query of `max_offsets` with `of_slaves`, without waiting for the responses."""
         return self._begin(self._ends(queues, attrgetter("max_offset"), get_max_offset, of_slaves=True))
 
-    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
+    def offsets_at_times(self, times_ms: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the offsets of the first messages stored at or after a time (milliseconds since 1970)."""
         return self._with_values(times_ms, search_offset)
 
-    def stored_at(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
+    def store_times_ms(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the store times of the messages at these offsets; -1 if there is no message."""
         return self._with_values(offsets, stored_at)
 
-    def committed(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
+    def committed_offsets(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
         """Return a group's offsets; None for queues without one."""
         errors: dict[str, asyncio.Future[RmqdError | None]] = {}  # broker address: its answer about the group
 
@@ -186,7 +186,7 @@ class Cluster:
         answers = self._at_broker(
             by_broker.values(), lambda remoting, address, _: get_consumer_list(remoting, address, group)
         )
-        found = answers.found or answers_of_existing(answers)
+        found = answers.values or values_of_existing(answers)
         return frozenset(client_id for client_ids in found.values() for client_id in client_ids)
 
     def make_retry_topic(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[None]:
@@ -206,7 +206,7 @@ class Cluster:
 
     def mean_sizes(self, starts: Mapping[MessageQueue, int]) -> QueueResponses[float]:
         """Return the mean sizes of the next messages after an offset in bytes, from the queues' indexes."""
-        return self._with_values(starts, mean_size, of_slaves=True)
+        return self._with_values(starts, mean_message_size, of_slaves=True)
 
     def check_filters(self, group: str, subscriptions: Sequence[SubscriptionData]) -> None:
         """Check SQL conditions at the brokers. In pulls, a broker that cannot parse one lets every message pass."""
@@ -251,8 +251,8 @@ class Cluster:
         async def of_broker(group: list[MessageQueue]) -> None:
             left = await self._ends_by_topic(group, pick, answers)
             one_by_one = await self._asked(left, singly, of_slaves=of_slaves)
-            answers.found.update(one_by_one.found)
-            answers.failed.update(one_by_one.failed)
+            answers.values.update(one_by_one.values)
+            answers.errors.update(one_by_one.errors)
 
         await asyncio.gather(*map(of_broker, together.values()))
         return answers
@@ -262,18 +262,18 @@ class Cluster:
     ) -> list[MessageQueue]:
         """Query the queues of one topic on one broker together. Return the queues without an answer."""
         key = queues[0].broker_name, queues[0].topic
-        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLE_QUERIES_SECONDS:
+        if len(queues) == 1 or time.monotonic() - self._singly_since.get(key, -math.inf) < SINGLE_QUEUE_QUERIES_SECONDS:
             return queues
-        told = await self._asked(queues[:1], ends_of_topic, of_slaves=False)
-        for error in told.failed.values():
+        told = await self._asked(queues[:1], queue_ends_of_topic, of_slaves=False)
+        for error in told.errors.values():
             if not isinstance(error, UNAVAILABLE_ERRORS):
                 self._singly_since[key] = time.monotonic()
             if isinstance(error, (*UNAVAILABLE_ERRORS, BrokerError, ProtocolError)):
                 return queues
-            answers.failed.update(dict.fromkeys(queues, error))  # requests for single queues would fail as well
+            answers.errors.update(dict.fromkeys(queues, error))  # requests for single queues would fail as well
             return []
-        (table,) = told.found.values()
-        answers.found.update({queue: pick(table[queue]) for queue in queues if queue in table})
+        (table,) = told.values.values()
+        answers.values.update({queue: pick(table[queue]) for queue in queues if queue in table})
         left = [queue for queue in queues if queue not in table]
         if left:
             self._singly_since[key] = time.monotonic()
@@ -308,14 +308,17 @@ class Cluster:
         if address is not None:
             return address
         if routes.address(name) is not None:
-            raise MasterAwayError(name, "no name server has a route to its master, which is down or being replaced")
+            raise MasterMissingError(name, "no name server has a route to its master, which is down or being replaced")
         raise RouteNotFoundError(queue.topic, f"no address is known for broker {name}")
 
     async def _know_master(self, queue: MessageQueue) -> None:
         """Look up a topic's route. Refresh it, but not at every query, while it has no master."""
         routes, topic, now = self._client.routes, queue.topic, time.monotonic()
         await routes.lookup(topic)
-        if routes.master(queue.broker_name) is None and now - self._refreshed_at.get(topic, -math.inf) >= ROUTE_SECONDS:
+        if (
+            routes.master(queue.broker_name) is None
+            and now - self._refreshed_at.get(topic, -math.inf) >= ROUTE_REFRESH_SECONDS
+        ):
             self._refreshed_at[topic] = now
             await routes.refresh(topic)
 
@@ -325,9 +328,9 @@ class Cluster:
 
         async def one(queue: MessageQueue) -> None:
             try:
-                answers.found[queue] = await ask(queue)
+                answers.values[queue] = await ask(queue)
             except RmqdError as error:
-                answers.failed[queue] = error
+                answers.errors[queue] = error
 
         await asyncio.gather(*map(one, queues))
         return answers
@@ -335,10 +338,10 @@ class Cluster:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = self._begin(work)
         try:
-            return future.result(DEADLINE_SECONDS)
+            return future.result(MANY_QUEUES_TIMEOUT_SECONDS)
         except TimeoutError:
             future.cancel()
-            raise RmqdError(f"RocketMQ did not answer within {duration(DEADLINE_SECONDS)}") from None
+            raise RmqdError(f"RocketMQ did not answer within {duration(MANY_QUEUES_TIMEOUT_SECONDS)}") from None
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -354,14 +357,14 @@ async def _refused(asking: Awaitable[object]) -> RmqdError | None:
     return None
 
 
-def all_answers(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
+def values_or_raise(answers: QueueResponses[T]) -> dict[MessageQueue, T]:
     """Return the answers for all queues. Raises the first error if there is one."""
-    for error in answers.failed.values():
+    for error in answers.errors.values():
         raise error
-    return answers.found
+    return answers.values
 
 
-async def replicas_now(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
+async def current_replicas(routes: RouteTable, queue: MessageQueue) -> tuple[Replica, ...]:
     """Return the replicas of a queue's broker in the topic's current route.
 
     Empty if the topic, or the broker in its route, is missing. Raises RmqdError if no name server answers.

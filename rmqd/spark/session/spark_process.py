@@ -48,7 +48,7 @@ def is_spark_worker() -> bool:
     return TaskContext.get() is not None and threading.current_thread() is threading.main_thread()
 
 
-def freeze_imports() -> None:
+def exclude_imports_from_gc() -> None:
     """Exclude all existing objects from later collections, once in a worker process.
 
     Garbage is collected first, because garbage of other code in the process would stay for good.
@@ -69,7 +69,7 @@ def configure_worker_gc() -> None:
 
 
 @contextlib.contextmanager
-def reason_first() -> Iterator[None]:
+def show_rmqd_errors_without_traceback() -> Iterator[None]:
     """Make Spark show the text of an RmqdError instead of a traceback. Also a decorator.
 
     Spark reads an environment variable of the process that raised the error.

@@ -18,20 +18,26 @@ from rmqd.client.sending.outgoing_message import OutgoingMessage
 from rmqd.errors import ConfigError, InvalidMessageError
 from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN, PLACE_COLUMNS
 from rmqd.spark.session import spark_access as access
-from rmqd.spark.session.spark_access import ClientAccess, GivenOptions, milliseconds, parse_positive, suggest_name
-from rmqd.spark.source.source_columns import COLUMNS
+from rmqd.spark.session.spark_access import (
+    ClientAccess,
+    GivenOptions,
+    parse_milliseconds_as_seconds,
+    parse_positive_int,
+    suggest_name,
+)
+from rmqd.spark.source.source_columns import COLUMN_TYPES
 from rmqd.wire.messages.properties import SET_BY_ROCKETMQ, SHARDING_KEY
 from rmqd.wire.topics import check_topic, wrap_namespace
 
-NAMES: Final = (*access.NAMES, "topic", "sendParallelism", "unavailableToleranceMs")
+SINK_OPTIONS: Final = (*access.ACCESS_OPTIONS, "topic", "sendParallelism", "unavailableToleranceMs")
 MAX_IN_FLIGHT: Final = 1024
 _FIELDS: Final = {
     "topic": ("topic", check_topic),
-    "sendParallelism": ("in_flight", lambda text: min(parse_positive(text), MAX_IN_FLIGHT)),
-    "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
+    "sendParallelism": ("max_in_flight", lambda text: min(parse_positive_int(text), MAX_IN_FLIGHT)),
+    "unavailableToleranceMs": ("tolerance_seconds", parse_milliseconds_as_seconds),
 }
 """Fields of SinkOptions that a single option sets."""
-SPARK_OPTIONS: Final = frozenset(("path", "queryname", "checkpointlocation"))
+IGNORED_SPARK_OPTIONS: Final = frozenset(("path", "queryname", "checkpointlocation"))
 _TEXT: Final = ("string",)
 _NUMBER: Final = ("int", "bigint", "smallint", "tinyint")
 # name: (valid SQL types, content)
@@ -55,24 +61,28 @@ class SinkOptions:
 
     access: ClientAccess
     topic: str = ""
-    in_flight: int = 64
+    max_in_flight: int = 64
     tolerance_seconds: float = 60.0
-    leaves_out: bool = False
+    skips_bad_rows: bool = False
     """Whether a row that cannot be sent is skipped instead of failing its task."""
 
 
 def parse_sink_options(
-    values: Mapping[str, str], columns: Mapping[str, str], *, overwrite: bool, otherwise: ClientAccess | None = None
+    values: Mapping[str, str],
+    columns: Mapping[str, str],
+    *,
+    overwrite: bool,
+    default_access: ClientAccess | None = None,
 ) -> SinkOptions:
     """Read the options of `save()` or `start()`, and check the columns, given as names and SQL types.
 
-    `otherwise` is the default access to RocketMQ. Raises ConfigError with a line for each problem.
+    `default_access` is the default access to RocketMQ. Raises ConfigError with a line for each problem.
     """
-    given = GivenOptions(values, NAMES, unknown="the sink has no such option", passed_over=SPARK_OPTIONS)
+    given = GivenOptions(values, SINK_OPTIONS, unknown="the sink has no such option", ignored=IGNORED_SPARK_OPTIONS)
     problems = given.problems
-    if otherwise is None or any(name in given.values for name in access.NAMES):
-        otherwise = access.read_access(given)
-    options = SinkOptions(access=otherwise, **given.fields(_FIELDS))
+    if default_access is None or any(name in given.values for name in access.ACCESS_OPTIONS):
+        default_access = access.read_access(given)
+    options = SinkOptions(access=default_access, **given.parse_fields(_FIELDS))
     if overwrite:
         problems.append('mode: a topic cannot be overwritten; use mode("append")')
     problems += column_problems(columns)
@@ -91,61 +101,69 @@ def column_problems(columns: Mapping[str, str]) -> list[str]:
             accepted = SINK_COLUMNS[name][0]
             if type_name not in accepted:
                 problems.append(f"column {name}: is {type_name}; expected {', '.join(accepted)}")
-        elif name not in (*COLUMNS, PLACE_COLUMN):
+        elif name not in (*COLUMN_TYPES, PLACE_COLUMN):
             problems.append(f"column {name}: the sink has no such column; {suggest_name(name, tuple(SINK_COLUMNS))}")
     return problems
 
 
 log = structlog.get_logger(__name__)
 
-QUERY: Final = "RMQD_QUERY"
-BATCH: Final = "RMQD_BATCH"
-PART: Final = "RMQD_PART"
-SEQUENCE: Final = "RMQD_SEQ"
+QUERY_PROPERTY: Final = "RMQD_QUERY"
+BATCH_PROPERTY: Final = "RMQD_BATCH"
+PART_PROPERTY: Final = "RMQD_PART"
+SEQUENCE_PROPERTY: Final = "RMQD_SEQ"
 
 
 @dataclass(frozen=True, slots=True)
 class OutgoingRow:
-    """A message. Its queue is chosen by `queue_id` and `broker` if set, else by its sharding key."""
+    """A message to send. Its queue is chosen by `queue_id` and `broker` if set, else by its sharding key."""
 
     message: OutgoingMessage
     queue_id: int | None = None
     broker: str = ""
-    place: Sequence[Any] = ()
+    source_place: Sequence[Any] = ()
     """The message from which the row was read."""
 
     @property
-    def lane(self) -> object:
-        """Rows with the same lane are stored in order; None if no order is requested."""
+    def order_key(self) -> object:
+        """Rows with the same key are stored in order; None if no order is requested."""
         message = self.message
         if self.queue_id is not None:
             return message.topic, self.broker, self.queue_id
         return (message.topic, message.sharding_key) if message.sharding_key else None
 
 
-def rows_of(batch: pa.RecordBatch, options: SinkOptions, marks: Mapping[str, str], first: int) -> Iterator[OutgoingRow]:
-    """Yield the rows of a batch. `first` is the number of its first row in the task.
+def outgoing_rows(
+    batch: pa.RecordBatch, options: SinkOptions, task_properties: Mapping[str, str], first_row_number: int
+) -> Iterator[OutgoingRow]:
+    """Yield the rows of a batch. `first_row_number` is the number of its first row in the task.
 
-    `marks` are properties that identify the task. They and the row's number are the same if Spark retries the task, so
-    that readers can drop duplicates.
+    `task_properties` are properties that identify the task. They and the row's number are the same if Spark retries the
+    task, so that readers can drop duplicates.
     The option `topic` overrides the column. Both topics are without the namespace, which is added. A row that cannot be
     sent is refused.
     """
     columns = {name: _values(batch.column(name)) for name in batch.schema.names if name in SINK_COLUMNS}
-    places = zip(*message_places(batch), strict=True)
-    for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first):
-        row, marked = dict(zip(columns, values, strict=True)), {**marks, SEQUENCE: str(number)}
+    places = zip(*source_places(batch), strict=True)
+    for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), first_row_number):
+        row, marked = dict(zip(columns, values, strict=True)), {**task_properties, SEQUENCE_PROPERTY: str(number)}
         try:
             yield _row(row, options.topic, marked, options.access.options.namespace, place)
         except ValueError as error:
             skip_or_raise(place, marked, error, options)
 
 
-def skip_or_raise(place: Sequence[Any], marks: Mapping[str, str], error: Exception, options: SinkOptions) -> None:
+def skip_or_raise(
+    source_place: Sequence[Any], task_properties: Mapping[str, str], error: Exception, options: SinkOptions
+) -> None:
     """Skip a row and log it, or raise InvalidMessageError, depending on the options."""
-    is_known = bool(place) and place[-1] is not None
-    name = place_text(place) if is_known else f"row {marks[SEQUENCE]} of partition {marks[PART]}"
-    if not options.leaves_out:
+    is_known = bool(source_place) and source_place[-1] is not None
+    name = (
+        source_place_text(source_place)
+        if is_known
+        else f"row {task_properties[SEQUENCE_PROPERTY]} of partition {task_properties[PART_PROPERTY]}"
+    )
+    if not options.skips_bad_rows:
         raise InvalidMessageError(f"{name}: {error}") from error
     log.warning("spark.rows_refused", rows=1, first=f"{name}: {error}")
 
@@ -187,7 +205,7 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-def message_places(batch: pa.RecordBatch) -> list[list[Any]]:
+def source_places(batch: pa.RecordBatch) -> list[list[Any]]:
     """Return the messages of a batch's rows, by `PLACE_COLUMNS`; None for fields that the pipeline dropped."""
     found = {name: batch.column(name) for name in PLACE_COLUMNS if name in batch.schema.names}
     if PLACE_COLUMN in batch.schema.names:
@@ -200,7 +218,7 @@ def message_places(batch: pa.RecordBatch) -> list[list[Any]]:
     ]
 
 
-def place_text(place: Sequence[Any]) -> str:
+def source_place_text(place: Sequence[Any]) -> str:
     """Return the text that identifies a rejected row in errors, by its message."""
     topic, broker, queue_id, offset = place
     if offset is None:

@@ -6,7 +6,7 @@ retries sends all of its rows again, with the same RMQD_QUERY, RMQD_BATCH, RMQD_
 An executor keeps one producer for each process and name server. Its event loop runs only while a batch of rows is sent,
 in the thread of the task. Between batches, Spark's process reads the next batch, so a second thread would gain nothing;
 and sends waiting for a stopped loop would time out. A request has a RocketMQ batch: several messages of one topic and
-queue, none delayed, which the broker stores separately. Rows of one lane stay together, in order.
+queue, none delayed, which the broker stores separately. Rows with the same order key stay together, in order.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_cluster import make_client
-from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
+from rmqd.spark.session.spark_process import exclude_imports_from_gc, log_to_stderr
 from rmqd.spark.sink.sink_rows import (
-    BATCH,
-    PART,
-    QUERY,
+    BATCH_PROPERTY,
+    PART_PROPERTY,
+    QUERY_PROPERTY,
     OutgoingRow,
     SinkOptions,
+    outgoing_rows,
     parse_sink_options,
-    rows_of,
     skip_or_raise,
 )
 from rmqd.wire.topics import RETRY_PREFIX
@@ -48,25 +48,25 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 
-MAX_ROWS: Final = 32
-MAX_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
-HEAD_BYTES: Final = 256  # upper limit for the size of a message without its body and properties
+MAX_REQUEST_ROWS: Final = 32
+MAX_REQUEST_BYTES: Final = 256 * 1024  # bodies and properties; brokers accept 4 MiB unless configured lower
+MAX_MESSAGE_HEAD_BYTES: Final = 256  # upper limit for the size of a message without its body and properties
 
 
-def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
-    """Yield all rows, in groups for one request each. Raises errors of `rows`."""
+def rows_by_request(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
+    """Yield the rows of each request. Raises the errors of `rows`."""
     collected: dict[object, list[OutgoingRow]] = {}
     sizes: dict[object, int] = {}
     for row in rows:
         message = row.message
         if message.delay_level or message.is_timed or message.topic.startswith(RETRY_PREFIX):  # needs its own request
-            if before := collected.pop(row.lane, None) if row.lane is not None else None:
+            if before := collected.pop(row.order_key, None) if row.order_key is not None else None:
                 yield before  # earlier rows of the same lane must be stored first
             yield [row]
             continue
-        key = (message.topic, None) if row.lane is None else row.lane
+        key = (message.topic, None) if row.order_key is None else row.order_key
         size = _size(message)
-        if key in collected and (len(collected[key]) == MAX_ROWS or sizes[key] + size > MAX_BYTES):
+        if key in collected and (len(collected[key]) == MAX_REQUEST_ROWS or sizes[key] + size > MAX_REQUEST_BYTES):
             yield collected.pop(key)
         if key not in collected:
             collected[key], sizes[key] = [], 0
@@ -77,17 +77,17 @@ def bundles(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRow]]:
 
 def _size(message: OutgoingMessage) -> int:
     properties = sum(len(name) + len(value) for name, value in message.properties.items())
-    return HEAD_BYTES + len(message.body) + 4 * (properties + len(message.keys) + len(message.tags))
+    return MAX_MESSAGE_HEAD_BYTES + len(message.body) + 4 * (properties + len(message.keys) + len(message.tags))
 
 
 log = structlog.get_logger(__name__)
 
-PAUSE_SECONDS: Final = 0.5
+RETRY_PAUSE_SECONDS: Final = 0.5
 
 _senders: dict[tuple[int, int, ClientAccess], RowSender] = {}
 
 
-def sender_to(access: ClientAccess) -> RowSender:
+def row_sender_of(access: ClientAccess) -> RowSender:
     """Return the sender of this process and thread. Raises RmqdError if a required file or secret is missing."""
     key = os.getpid(), threading.get_ident(), access
     if key not in _senders:
@@ -95,8 +95,8 @@ def sender_to(access: ClientAccess) -> RowSender:
     return _senders[key]
 
 
-def close_senders() -> None:
-    """Close the senders of this process and thread. A later `sender_to` creates new ones."""
+def close_row_senders() -> None:
+    """Close the senders of this process and thread. A later `row_sender_of` creates new ones."""
     for key in [key for key in _senders if key[:2] == (os.getpid(), threading.get_ident())]:
         _senders.pop(key).close()
 
@@ -134,15 +134,15 @@ class RowSender:
                 self._loop.run_until_complete(self._client.routes.refresh(topic))
 
     async def _send(self, rows: Iterable[OutgoingRow], options: SinkOptions) -> int:
-        turn = _Turn(bundles(rows))
+        turn = _Turn(rows_by_request(rows))
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(options.in_flight):
+            for _ in range(options.max_in_flight):
                 tasks.create_task(self._send_in_turn(turn, options))
         return turn.count
 
     async def _send_in_turn(self, turn: _Turn, options: SinkOptions) -> None:
         for bundle in turn.bundles:
-            lane = bundle[0].lane
+            lane = bundle[0].order_key
             if lane is None:
                 stored = await self._store_bundle(bundle, options)
             else:
@@ -168,7 +168,7 @@ class RowSender:
             except (BrokerError, InvalidMessageError) as error:
                 if isinstance(error, BrokerError) and error.code != ResponseCode.MESSAGE_ILLEGAL:
                     raise
-                skip_or_raise(row.place, row.message.properties, error, options)
+                skip_or_raise(row.source_place, row.message.properties, error, options)
         return stored
 
     async def _store(self, rows: Sequence[OutgoingRow], tolerance: float) -> None:
@@ -183,10 +183,13 @@ class RowSender:
                 self._served.add(topic)
                 return
             except RmqdError as error:
-                if not may_retry(error, self._served) or asyncio.get_running_loop().time() + PAUSE_SECONDS > until:
+                if (
+                    not may_retry(error, self._served)
+                    or asyncio.get_running_loop().time() + RETRY_PAUSE_SECONDS > until
+                ):
                     raise
                 log.warning("spark.send_retried", topic=topic, error=str(error))
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(RETRY_PAUSE_SECONDS)
             with contextlib.suppress(RmqdError):
                 await self._client.routes.refresh(topic)
 
@@ -201,7 +204,7 @@ class _Turn:
 
     @contextlib.asynccontextmanager
     async def in_order(self, lane: object) -> AsyncIterator[None]:
-        """Enter when the previous user of the lane has left it. After an error no user leaves, and all tasks end."""
+        """Wait until the previous rows with this order key are stored. After an error all tasks end."""
         former, mine = self._last.get(lane), asyncio.Event()
         self._last[lane] = mine
         if former is not None:
@@ -219,23 +222,23 @@ def _selector(row: OutgoingRow) -> MessageQueueSelector | None:
 
 
 # local properties that Spark sets for the tasks of a streaming query
-QUERY_ID: Final = "sql.streaming.queryId"
-BATCH_ID: Final = "streaming.sql.batchId"
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
 
 
 @dataclass
-class StoredRows(WriterCommitMessage):
+class StoredRowCount(WriterCommitMessage):
     """The number of messages that a task has stored."""
 
     messages: int
 
 
-def make_options(
-    values: Mapping[str, str], schema: StructType, *, overwrite: bool, otherwise: ClientAccess | None = None
+def checked_sink_options(
+    values: Mapping[str, str], schema: StructType, *, overwrite: bool, default_access: ClientAccess | None = None
 ) -> SinkOptions:
     """Check options and columns like `parse_sink_options`. Raises ConfigError with a line for each problem."""
     columns = {column.name: column.dataType.simpleString() for column in schema.fields}
-    return parse_sink_options(values, columns, overwrite=overwrite, otherwise=otherwise)
+    return parse_sink_options(values, columns, overwrite=overwrite, default_access=default_access)
 
 
 class RocketMQWriter(DataSourceArrowWriter):
@@ -245,7 +248,7 @@ class RocketMQWriter(DataSourceArrowWriter):
         self._options = options
         self._id = uuid.uuid4().hex
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRowCount:
         """Called on executors, for each partition."""
         return _write(iterator, self._options, self._id)
 
@@ -260,7 +263,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRowCount:
         """Called on executors, for each partition of each batch."""
         return _write(iterator, self._options, "")
 
@@ -269,26 +272,26 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         _log_stored(messages, str(batchId))
 
 
-def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> StoredRows:
+def _write(batches: Iterator[pa.RecordBatch], options: SinkOptions, query: str) -> StoredRowCount:
     context = TaskContext.get()
-    marks = {QUERY: query, BATCH: "", PART: "0"}
+    marks = {QUERY_PROPERTY: query, BATCH_PROPERTY: "", PART_PROPERTY: "0"}
     if context is not None:
         marks = {
-            QUERY: context.getLocalProperty(QUERY_ID) or query,
-            BATCH: context.getLocalProperty(BATCH_ID) or "",
-            PART: str(context.partitionId()),
+            QUERY_PROPERTY: context.getLocalProperty(QUERY_ID_PROPERTY) or query,
+            BATCH_PROPERTY: context.getLocalProperty(BATCH_ID_PROPERTY) or "",
+            PART_PROPERTY: str(context.partitionId()),
         }
-    sender = sender_to(options.access)
+    sender = row_sender_of(options.access)
     sender.refresh_routes()
     stored = first = 0
     for batch in batches:
-        stored += sender.send(rows_of(batch, options, marks, first), options)
+        stored += sender.send(outgoing_rows(batch, options, marks, first), options)
         first += batch.num_rows
-    freeze_imports()
-    return StoredRows(stored)
+    exclude_imports_from_gc()
+    return StoredRowCount(stored)
 
 
 def _log_stored(messages: list[WriterCommitMessage | None], batch: str) -> None:
     log_to_stderr()
-    stored = sum(message.messages for message in messages if isinstance(message, StoredRows))
+    stored = sum(message.messages for message in messages if isinstance(message, StoredRowCount))
     log.warning("spark.write_failed", batch=batch, stored=stored, note="at least these messages are in the topic")

@@ -13,12 +13,12 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from rmqd.runtime.plain_text import encodable
-from rmqd.spark.source.buffer_arrays import PropertyArrays, of_equal_length, repeated
-from rmqd.spark.source.source_columns import COLUMNS, Decoding
+from rmqd.spark.source.buffer_arrays import PropertyArrays, array_of_rows, constant_array
+from rmqd.spark.source.source_columns import COLUMN_TYPES, Decoding
 from rmqd.spark.source.source_records import DecodedRecords, Records
 from rmqd.spark.values.column_kinds import ColumnKind
-from rmqd.spark.values.schema_registry import RegistryAwayError
-from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
+from rmqd.spark.values.schema_registry import RegistryUnavailableError
+from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFormat
 from rmqd.wire.messages.message_id import format_host, offset_message_id
 from rmqd.wire.messages.properties import INNER_BATCH, KEYS, RETRY_TOPIC, SHARDING_KEY, TAGS, UNIQ_KEY
 from rmqd.wire.topics import is_retry_topic
@@ -43,15 +43,15 @@ _NUMBERS: Final = {"int": np.int32, "bigint": np.int64}
 _LAST_MILLISECOND: Final = np.iinfo(np.int64).max // 1000
 _HEX: Final = np.frombuffer(np.arange(1 << 16, dtype=">u2").tobytes().hex().upper().encode(), np.uint32)
 """The four hexadecimal digits of each 16-bit number."""
-NO_BODY: Final = "the message is corrupt, and has no body"
+NO_BODY_REASON: Final = "the message is corrupt, and has no body"
 _MAX_CHARACTERS: Final = 300  # maximum length of a reason
 
 
-def schema_of(decoding: Decoding) -> pa.Schema:
+def batch_schema(decoding: Decoding) -> pa.Schema:
     """Return the schema of the batches."""
-    kinds = {name: _TYPES[kind] for name, (kind, _) in COLUMNS.items()}
-    if decoding.value is not None and decoding.value.kind is not None:
-        kinds |= {VALUE: arrow_type(decoding.value.kind), BAD_ROW: pa.string()}
+    kinds = {name: _TYPES[kind] for name, (kind, _) in COLUMN_TYPES.items()}
+    if decoding.value_format is not None and decoding.value_format.kind is not None:
+        kinds |= {VALUE_COLUMN: arrow_type(decoding.value_format.kind), BAD_ROW_COLUMN: pa.string()}
     return pa.schema([(name, kinds[name]) for name in decoding.columns])
 
 
@@ -74,8 +74,8 @@ class BatchBuilder:
 
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
-        self._schema = schema_of(decoding)
-        value = decoding.value if any(map(decoding.uses, (VALUE, BAD_ROW))) else None
+        self._schema = batch_schema(decoding)
+        value = decoding.value_format if any(map(decoding.uses, (VALUE_COLUMN, BAD_ROW_COLUMN))) else None
         self._bodies = None if value is None else BodyDecoder(value)
         self.records = Records()
 
@@ -83,7 +83,7 @@ class BatchBuilder:
         """Return a batch of all messages added to `records` since the last batch. Raises like `Records.finish`."""
         records, self.records = self.records, Records()
         decoding = self._decoding
-        messages = records.finish(permissive=decoding.permissive, check_crc=decoding.check_crc)
+        messages = records.finish(permissive=decoding.is_permissive, check_crc=decoding.checks_crc)
         columns = _Columns(messages)
         made = {} if self._bodies is None else self._bodies.columns(messages.bodies)
         for name in decoding.columns:
@@ -106,15 +106,15 @@ class _Columns:
             case "body":
                 return messages.bodies
             case "broker":
-                return messages.by_queue([queue.broker_name for queue in queues], pa.string())
+                return messages.repeat_by_queue([queue.broker_name for queue in queues], pa.string())
             case "queue_id":
-                return messages.by_queue([queue.queue_id for queue in queues], pa.int32())
+                return messages.repeat_by_queue([queue.queue_id for queue in queues], pa.int32())
             case "source_topic":
                 return messages.topics()
             case "topic":
                 return self._topic()
             case "properties":
-                return self._properties.map()
+                return self._properties.maps()
             case "keys" | "tags" | "sharding_key":
                 return self._properties.column(_BY_PROPERTY[name])
             case "msg_id":
@@ -127,7 +127,7 @@ class _Columns:
                 return self._host(name)
             case "decode_error":
                 return pa.array(list(map(messages.errors.get, range(len(messages)))), pa.string())
-        values, kind = messages.fixed(name), COLUMNS[name][0]
+        values, kind = messages.fixed_size_field(name), COLUMN_TYPES[name][0]
         if kind == "timestamp":
             return pa.array(np.clip(values, -_LAST_MILLISECOND, _LAST_MILLISECOND) * 1000).view(_TYPES[kind])
         return pa.array(values.astype(_NUMBERS[kind], copy=False))
@@ -138,20 +138,20 @@ class _Columns:
 
     @cached_property
     def _offset_ids(self) -> pa.Array:
-        hosts, offsets = self._messages.hosts("store_host"), self._messages.fixed("commit_log_offset")
+        hosts, offsets = self._messages.hosts("store_host"), self._messages.fixed_size_field("commit_log_offset")
         if isinstance(hosts, list):
             pairs = zip(hosts, offsets.tolist(), strict=True)
             return pa.array([offset_message_id(host, offset) for host, offset in pairs], pa.string())
         parts = np.empty((len(hosts), 2), hosts.dtype)
         parts[:, 0], parts[:, 1] = hosts, offsets
-        return of_equal_length(_HEX[parts.view(">u2")].view(np.uint8), pa.string())
+        return array_of_rows(_HEX[parts.view(">u2")].view(np.uint8), pa.string())
 
     def _stored_id(self) -> pa.Array:
         """Return the same ids as `Message.stored_id`."""
-        are_members = (self._messages.fixed("sys_flag") & INNER_BATCH) != 0
+        are_members = (self._messages.fixed_size_field("sys_flag") & INNER_BATCH) != 0
         if not are_members.any():
             return self._offset_ids
-        offsets = pa.array(self._messages.fixed("queue_offset").astype(np.int64)).cast(pa.string())
+        offsets = pa.array(self._messages.fixed_size_field("queue_offset").astype(np.int64)).cast(pa.string())
         return pc.if_else(are_members, pc.binary_join_element_wise(self._offset_ids, offsets, "-"), self._offset_ids)
 
     def _topic(self) -> pa.Array:
@@ -160,13 +160,13 @@ class _Columns:
         if not any(are_retries):
             return names
         first_sent_to = pc.coalesce(self._properties.column(RETRY_TOPIC), names)
-        return pc.if_else(self._messages.by_queue(are_retries, pa.bool_()), first_sent_to, names)
+        return pc.if_else(self._messages.repeat_by_queue(are_retries, pa.bool_()), first_sent_to, names)
 
     def _host(self, name: str) -> pa.Array:
         """Format each distinct host once, because a topic has few hosts."""
         hosts = self._messages.hosts(name)
         if not isinstance(hosts, list) and len(hosts) and (hosts == hosts[0]).all():
-            return repeated(format_host(hosts[:1].tobytes()), len(hosts), pa.string())
+            return constant_array(format_host(hosts[:1].tobytes()), len(hosts), pa.string())
         stored = pa.array(hosts if isinstance(hosts, list) else hosts.view(np.int64)).dictionary_encode()
         different = stored.dictionary.to_pylist()
         if not isinstance(hosts, list):
@@ -190,14 +190,14 @@ class BodyDecoder:
         except Exception:  # noqa: BLE001  conversions raise many kinds; at least one row is bad, and found below
             decoded = list(map(self._storable, decoded))
             values = pa.array([value for value, _ in decoded], self._type)
-        return {VALUE: values, BAD_ROW: pa.array([reason for _, reason in decoded], pa.string())}
+        return {VALUE_COLUMN: values, BAD_ROW_COLUMN: pa.array([reason for _, reason in decoded], pa.string())}
 
     def _decoded(self, body: bytes | None) -> tuple[Any, str | None]:
         if body is None:
-            return None, NO_BODY
+            return None, NO_BODY_REASON
         try:
             return self._decode(body), None
-        except RegistryAwayError:  # the body may be valid, so the task fails and is retried
+        except RegistryUnavailableError:  # the body may be valid, so the task fails and is retried
             raise
         except Exception as error:  # noqa: BLE001  decoders raise many kinds
             return None, _reason(error)

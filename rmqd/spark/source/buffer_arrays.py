@@ -23,21 +23,21 @@ Array = np.ndarray[tuple[int], np.dtype[Any]]
 Octets = np.ndarray[tuple[int, int], np.dtype[np.uint8]]
 
 
-def items_at(data: Any, what: np.dtype[Any], places: Ints) -> Array:
+def items_at_positions(data: Any, item_type: np.dtype[Any], positions: Ints) -> Array:
     """Return the items at arbitrary byte positions of the buffer, by treating every byte as the start of an item."""
-    if not len(places):
-        return np.empty(0, what)
+    if not len(positions):
+        return np.empty(0, item_type)
     # as opaque bytes, which numpy copies ten times as fast as fields
-    whole: Array = np.ndarray((len(data) - what.itemsize + 1,), f"V{what.itemsize}", data, strides=(1,))
-    return whole[places].view(what)
+    whole: Array = np.ndarray((len(data) - item_type.itemsize + 1,), f"V{item_type.itemsize}", data, strides=(1,))
+    return whole[positions].view(item_type)
 
 
-def column(table: Any, start: int, end: int, size: int) -> Array:
+def byte_column(table: Any, start: int, end: int, size: int) -> Array:
     """Return the bytes from `start` to before `end` of each row of a table, without a copy; a row has `size` bytes."""
     return np.ndarray((len(table) // size,), f"V{end - start}", table, start, (size,))
 
 
-def run_positions(runs: list[int]) -> Ints:
+def positions_of_runs(runs: list[int]) -> Ints:
     """Return the positions in consecutive runs. The list has three numbers for each: first position, count, step."""
     firsts, counts, distances = np.array(runs, np.int64).reshape(-1, 3).T
     before = np.cumsum(counts) - counts
@@ -46,12 +46,12 @@ def run_positions(runs: list[int]) -> Ints:
     return places
 
 
-def common_value(data: Any, starts: Ints, ends: Ints) -> bytes | None:
+def common_slice(data: Any, starts: Ints, ends: Ints) -> bytes | None:
     """Return the bytes from each start to before its end, if they are all equal, else None."""
     if not len(starts) or (ends - starts != ends[0] - starts[0]).any():
         return None
     first = bytes(memoryview(data)[starts[0] : ends[0]])
-    if first and items_at(data, np.dtype(f"V{len(first)}"), starts).tobytes() != first * len(starts):
+    if first and items_at_positions(data, np.dtype(f"V{len(first)}"), starts).tobytes() != first * len(starts):
         return None
     return first
 
@@ -69,7 +69,7 @@ def slice_bytes(data: Any, starts: Ints, ends: Ints) -> pa.Array:
         return pa.array([], pa.binary())
     if (step := _common(np.diff(starts))) and (size := _common(ends - starts)):
         table: Octets = np.ndarray((rows, size), np.uint8, data, int(starts[0]), (step, 1))
-        return of_equal_length(table, pa.binary())
+        return array_of_rows(table, pa.binary())
     bounds = np.empty(2 * rows, np.int32)
     bounds[0::2] = starts
     bounds[1::2] = ends
@@ -77,7 +77,7 @@ def slice_bytes(data: Any, starts: Ints, ends: Ints) -> pa.Array:
     return laid.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32)))
 
 
-def parts(values: pa.Array) -> Sequence[bytes | memoryview]:
+def values_without_copy(values: pa.Array) -> Sequence[bytes | memoryview]:
     """Return the bytes of each value of a `binary` array without nulls and without an offset into its buffers."""
     _, bounds_buffer, data = values.buffers()
     bounds: Ints = np.frombuffer(bounds_buffer, np.int32, len(values) + 1)
@@ -96,7 +96,7 @@ def to_strings(values: pa.Array) -> pa.Array:
         return pa.array([value.decode("utf-8", "replace") for value in values.to_pylist()], pa.string())
 
 
-def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
+def array_of_rows(octets: Octets, kind: pa.DataType) -> pa.Array:
     """Return an array with one value for each row, as `binary` or as ASCII strings."""
     rows, length = octets.shape
     offsets = np.arange(0, (rows + 1) * length, length, dtype=np.int32) if length else np.zeros(rows + 1, np.int32)
@@ -105,7 +105,7 @@ def of_equal_length(octets: Octets, kind: pa.DataType) -> pa.Array:
 
 
 @lru_cache(maxsize=32)
-def repeated(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
+def constant_array(value: Any, rows: int, kind: pa.DataType) -> pa.Array:
     """Return the same value in each row. Cached, because most batches have as many rows as the previous batch."""
     return pa.repeat(pa.scalar(value, kind), rows)
 
@@ -121,7 +121,7 @@ _ENTRY_END: Final = ord(ENTRY_END)
 
 
 class PropertyArrays:
-    """The properties of a batch of messages. `map` has all of them, `column` one property."""
+    """The properties of a batch of messages. `maps` has all of them, `column` one property."""
 
     def __init__(self, raw: pa.Array) -> None:
         split = _split(raw)
@@ -129,7 +129,7 @@ class PropertyArrays:
             split = _parsed(raw)
         self._firsts, self._row_names, self._names, self._values = split
 
-    def map(self) -> pa.Array:
+    def maps(self) -> pa.Array:
         """Return one map for each message."""
         starts = pa.array(self._firsts.astype(np.int32))
         return pa.MapArray.from_arrays(starts, self._names, self._values)
@@ -210,7 +210,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     starts, ends, value_ends = (each.tolist() for each in first[1:])
     fixed = zip([0, *value_ends], [*(end + 1 for end in ends), size], strict=True)  # the bytes between the values
     for start, end in fixed:
-        if column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
+        if byte_column(octets, start, end, size).tobytes() != octets[start:end].tobytes() * rows:
             return None
     if np.count_nonzero(_are_marks(octets)) != rows * np.count_nonzero(_are_marks(octets[:size])):
         return None
@@ -220,7 +220,7 @@ def _split_alike(octets: _Octets, bounds: Ints) -> _Split | None:
     values: _Octets = np.empty(rows * sum(lengths), np.uint8)
     at = 0
     for end, value_end, length in zip(ends, value_ends, lengths, strict=True):
-        column(values, at, at + length, sum(lengths))[:] = column(octets, end + 1, value_end, size)
+        byte_column(values, at, at + length, sum(lengths))[:] = byte_column(octets, end + 1, value_end, size)
         at += length
     laid = pa.Array.from_buffers(pa.binary(), rows * len(names), [None, value_bounds, pa.py_buffer(values)])
     return firsts, names, _tiled(names, rows), laid.cast(_STRING)
@@ -271,7 +271,7 @@ def _common_names(data: pa.Buffer, firsts: Ints, starts: Ints, ends: Ints) -> tu
         return ()
     found = []
     for place in range(width):
-        name = common_value(data, starts[place::width], ends[place::width])
+        name = common_slice(data, starts[place::width], ends[place::width])
         if name is None:
             return ()
         found.append(name.decode())

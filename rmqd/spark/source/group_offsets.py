@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from rmqd.errors import RmqdError, RouteNotFoundError
-from rmqd.spark.session.queue_queries import QueueResponses, answers_of_existing
-from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
-from rmqd.spark.source.source_offsets import EARLIEST, LATEST, OffsetBound
+from rmqd.spark.session.queue_queries import QueueResponses, values_of_existing
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of, values_or_raise
+from rmqd.spark.source.source_offsets import EARLIEST_OFFSET, LATEST_OFFSET, OffsetBound
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_dlq_topic, is_retry_topic, is_system_topic, retry_topic
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-AGAIN_SECONDS: Final = 60.0  # pause before a failed attempt to create retry topics is repeated
+RETRY_TOPIC_RETRY_SECONDS: Final = 60.0  # pause before a failed attempt to create retry topics is repeated
 
 
 class SubscribedQueues:
@@ -48,87 +48,95 @@ class SubscribedQueues:
         self._refreshed_at: float | None = None
         self._gone: frozenset[str] = frozenset()
 
-    def now(self, cluster: Cluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
+    def current(self, cluster: SparkCluster, *, all_topics: bool = True) -> frozenset[MessageQueue]:
         """Return the queues in the current routes.
 
         Raises RouteNotFoundError for a missing topic or queue (without `all_topics` only if all topics are missing),
         and RmqdError if no name server answers.
         """
         options = self._options
-        if options.assigned:
-            found = all_answers(cluster.queues({queue.topic for queue in options.assigned}))
+        if options.assigned_queues:
+            found = values_or_raise(cluster.queues({queue.topic for queue in options.assigned_queues}))
             there = {queue for queues in found.values() for queue in queues}
-            missing = sorted(set(options.assigned) - there)
+            missing = sorted(set(options.assigned_queues) - there)
             if missing:
                 raise RouteNotFoundError(missing[0].topic, f"assign names {missing[0]}, but this queue does not exist")
-            self._known = frozenset(options.assigned)
+            self._known = frozenset(options.assigned_queues)
         else:
             answers = cluster.queues(self._topics(cluster))
-            others = [] if all_topics else [queue for queue in answers.found if queue.topic != options.retry_topic]
+            others = [] if all_topics else [queue for queue in answers.values if queue.topic != options.retry_topic]
             for queue in _without_route(answers):
                 # the topic is a retry topic without retries so far, or it matched the pattern and was deleted meanwhile
                 if queue.topic not in options.topics or others:
-                    del answers.failed[queue]
-            found = all_answers(answers)
+                    del answers.errors[queue]
+            found = values_or_raise(answers)
             self._known = frozenset(queue for queues in found.values() for queue in queues)
         self._refreshed_at = time.monotonic()
         return self._known
 
-    def refreshed(self, cluster: Cluster) -> frozenset[MessageQueue]:
+    def refreshed_if_due(self, cluster: SparkCluster) -> frozenset[MessageQueue]:
         """Return the queues, refreshed if the last refresh is `routeRefreshMs` ago and a name server answers."""
         options, now = self._options, time.monotonic()
         if self._refreshed_at is not None and now - self._refreshed_at < options.route_refresh_seconds:
             return self._known
         self._refreshed_at = now
-        if options.assigned:
-            self._known = frozenset(options.assigned)
+        if options.assigned_queues:
+            self._known = frozenset(options.assigned_queues)
             return self._known
         answers = cluster.queues(self._topics(cluster))
         gone = frozenset(queue.topic for queue in _without_route(answers))
-        unanswered = {queue.topic for queue in answers.failed} - gone
+        unanswered = {queue.topic for queue in answers.errors} - gone
         for topic in sorted(gone - self._gone - {options.retry_topic}):
             log.warning("spark.topic_gone", topic=topic)
         self._gone = gone
-        found = {queue for queues in answers.found.values() for queue in queues}
+        found = {queue for queues in answers.values.values() for queue in queues}
         self._known = frozenset(found | {queue for queue in self._known if queue.topic in unanswered})
         return self._known
 
-    def _topics(self, cluster: Cluster) -> tuple[str, ...]:
+    def _topics(self, cluster: SparkCluster) -> tuple[str, ...]:
         topics = self._options.topics
-        if self._options.pattern:
-            pattern = re.compile(self._options.pattern)
+        if self._options.topic_pattern:
+            pattern = re.compile(self._options.topic_pattern)
             topics = tuple(topic for topic in cluster.topics() if _is_users(topic) and pattern.fullmatch(topic))
         retries = self._options.retry_topic
         return (*topics, retries) if retries and retries not in topics else topics
 
 
 def _without_route(answers: QueueResponses[list[MessageQueue]]) -> list[MessageQueue]:
-    return [queue for queue, error in answers.failed.items() if isinstance(error, RouteNotFoundError)]
+    return [queue for queue, error in answers.errors.items() if isinstance(error, RouteNotFoundError)]
 
 
 def _is_users(topic: str) -> bool:
     return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
 
-def starts_of(
-    cluster: Cluster, options: SourceOptions, default: OffsetBound, queues: Iterable[MessageQueue]
+def start_offsets_of(
+    cluster: SparkCluster, options: SourceOptions, default: OffsetBound, queues: Iterable[MessageQueue]
 ) -> dict[MessageQueue, int]:
-    """Return the start offset of each queue; `default` applies if no option sets it. Raises RmqdError like `resolve`.
+    """Return the start offset of each queue; `default` applies if no option sets it. Raises like `resolve_bound`.
 
     Unless set, retries are read from the first one, because all of them belong to this group.
     """
-    bound, wanted = options.starting or default, set(queues)
+    bound, wanted = options.start_bound or default, set(queues)
     retries = {queue for queue in wanted if queue.topic == options.retry_topic}
     by_retries = {queue: bound.by_queue[queue] for queue in retries & bound.by_queue.keys()}
     by_others = {queue: value for queue, value in bound.by_queue.items() if queue not in retries}
-    found = resolve(cluster, options, replace(bound, by_queue=by_others), wanted - retries, options.fallback)
-    return found | resolve(cluster, options, replace(bound, by_queue=by_retries), retries, OffsetBound("earliest"))
+    found = resolve_bound(
+        cluster, options, replace(bound, by_queue=by_others), wanted - retries, options.default_start_bound
+    )
+    return found | resolve_bound(
+        cluster, options, replace(bound, by_queue=by_retries), retries, OffsetBound("earliest")
+    )
 
 
-def resolve(
-    cluster: Cluster, options: SourceOptions, bound: OffsetBound, queues: Iterable[MessageQueue], otherwise: OffsetBound
+def resolve_bound(
+    cluster: SparkCluster,
+    options: SourceOptions,
+    bound: OffsetBound,
+    queues: Iterable[MessageQueue],
+    default: OffsetBound,
 ) -> dict[MessageQueue, int]:
-    """Return an offset for each queue; `otherwise` is for queues that the bound does not cover.
+    """Return an offset for each queue; `default` is for queues that the bound does not cover.
 
     Raises RmqdError if a broker does not answer, or the bound names an unknown queue.
     """
@@ -138,11 +146,11 @@ def resolve(
         raise RmqdError(f"offsets are given for {unknown[0]}, which is not one of the queues to read")
     found: dict[MessageQueue, int] = {}
     if bound.kind == "earliest":
-        found = all_answers(cluster.min_offsets(wanted))
+        found = values_or_raise(cluster.min_offsets(wanted))
     elif bound.kind == "latest":
-        found = all_answers(cluster.max_offsets(wanted))
+        found = values_or_raise(cluster.max_offsets(wanted))
     elif bound.kind == "committed":
-        committed = all_answers(cluster.committed(options.group, wanted))
+        committed = values_or_raise(cluster.committed_offsets(options.group, wanted))
         found = {queue: offset for queue, offset in committed.items() if offset is not None}
     elif bound.kind == "offsets":
         found = _named(cluster, bound.by_queue)
@@ -152,20 +160,22 @@ def resolve(
         found = _at(cluster, options, bound.by_queue)
     missing = [queue for queue in wanted if queue not in found]
     if missing:
-        found |= resolve(cluster, options, otherwise, missing, otherwise)
+        found |= resolve_bound(cluster, options, default, missing, default)
     return found
 
 
-def _named(cluster: Cluster, by_queue: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    lows = all_answers(cluster.min_offsets(queue for queue, offset in by_queue.items() if offset == EARLIEST))
-    highs = all_answers(cluster.max_offsets(queue for queue, offset in by_queue.items() if offset == LATEST))
+def _named(cluster: SparkCluster, by_queue: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    lows = values_or_raise(
+        cluster.min_offsets(queue for queue, offset in by_queue.items() if offset == EARLIEST_OFFSET)
+    )
+    highs = values_or_raise(cluster.max_offsets(queue for queue, offset in by_queue.items() if offset == LATEST_OFFSET))
     return {**by_queue, **lows, **highs}
 
 
-def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    found = all_answers(cluster.offsets_at(times_ms))
+def _at(cluster: SparkCluster, options: SourceOptions, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    found = values_or_raise(cluster.offsets_at_times(times_ms))
     if options.must_find_timestamp:
-        highs = all_answers(cluster.max_offsets(times_ms))
+        highs = values_or_raise(cluster.max_offsets(times_ms))
         for queue, offset in sorted(found.items()):
             if offset >= highs[queue]:
                 raise RmqdError(
@@ -175,13 +185,15 @@ def _at(cluster: Cluster, options: SourceOptions, times_ms: Mapping[MessageQueue
     return found
 
 
-MEMBERS_SECONDS: Final = 10.0  # interval of checks for members of the group
-PAUSE_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
-WARN_AGAIN_SECONDS: Final = 60.0  # interval of warnings of one kind
-ACTION: Final = "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
+MEMBER_CHECK_SECONDS: Final = 10.0  # interval of checks for members of the group
+COMMIT_RETRY_SECONDS: Final = 10.0  # before an unavailable queue is tried again; Spark polls 90 times a second
+WARNING_INTERVAL_SECONDS: Final = 60.0  # interval of warnings of one kind
+OTHER_CONSUMER_ADVICE: Final = (
+    "if another query or consumer uses this groupId: give each its own, or set commitOffsets=false"
+)
 
 
-class GroupOffsets:
+class GroupOffsetCommitter:
     """Commits the offsets of a query. Does nothing without a group or with commitOffsets=false."""
 
     def __init__(self, options: SourceOptions) -> None:
@@ -197,16 +209,16 @@ class GroupOffsets:
         self._in_use = False
         self._has_warned = False  # whether it is logged that nothing is committed
 
-    def pin(self, starts: Mapping[MessageQueue, int]) -> None:
+    def commit_start_offsets(self, start_offsets: Mapping[MessageQueue, int]) -> None:
         """Commit the query's start offsets in queues without a group offset. Raises RmqdError."""
         if not self._options.commit_offsets:
             return
         cluster = cluster_of(self._options.access)
-        known = answers_of_existing(cluster.committed(self._options.group, starts))
-        missing = {queue: starts[queue] for queue, offset in known.items() if offset is None}
-        answers_of_existing(cluster.commit(self._options.group, missing))
+        known = values_of_existing(cluster.committed_offsets(self._options.group, start_offsets))
+        missing = {queue: start_offsets[queue] for queue, offset in known.items() if offset is None}
+        values_of_existing(cluster.commit(self._options.group, missing))
 
-    def commit(self, positions: Mapping[MessageQueue, int]) -> None:
+    def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Commit changed offsets. Raises nothing: failed commits are repeated the next time."""
         if not self._options.commit_offsets:
             self._warn_once_that_nothing_is_committed()
@@ -214,7 +226,7 @@ class GroupOffsets:
         now = time.monotonic()
         changed = {
             queue: offset
-            for queue, offset in positions.items()
+            for queue, offset in offsets.items()
             if self._committed_offsets.get(queue) != offset and self._away_until.get(queue, 0.0) <= now
         }
         try:
@@ -229,18 +241,20 @@ class GroupOffsets:
     def _commit(self, changed: Mapping[MessageQueue, int]) -> None:
         """Commit the queues whose brokers answer. Afterwards raises the error of another broker, if there is one."""
         cluster, group = cluster_of(self._options.access), self._options.group
-        asked = cluster.committed(group, changed)
-        due = self._due(cluster, asked.found, changed)
+        asked = cluster.committed_offsets(group, changed)
+        due = self._due(cluster, asked.values, changed)
         answers = cluster.commit(group, due)
-        taken = {queue: due[queue] for queue in answers.found}
+        taken = {queue: due[queue] for queue in answers.values}
         self._committed_offsets |= taken
         self._stored |= taken
-        self._away_until |= dict.fromkeys(asked.away | answers.away, time.monotonic() + PAUSE_SECONDS)
-        self._make_retry_topics(cluster, asked.found)
-        for error in (*asked.failures, *answers.failures):
+        self._away_until |= dict.fromkeys(
+            asked.missing_queues | answers.missing_queues, time.monotonic() + COMMIT_RETRY_SECONDS
+        )
+        self._make_retry_topics(cluster, asked.values)
+        for error in (*asked.other_errors, *answers.other_errors):
             raise error
 
-    def _make_retry_topics(self, cluster: Cluster, queues: Collection[MessageQueue]) -> None:
+    def _make_retry_topics(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> None:
         """Create the group's retry topic at the brokers of these queues, if no consumer is connected in the group.
 
         Raises nothing: without the topic the group's offsets are correct, and only not displayed. Each broker is asked
@@ -250,20 +264,20 @@ class GroupOffsets:
         if not missing or time.monotonic() < self._paused_until:
             return
         known = cluster.queues([retry_topic(group)])
-        self._with_retry_topic |= {queue.broker_name for found in known.found.values() for queue in found}
+        self._with_retry_topic |= {queue.broker_name for found in known.values.values() for queue in found}
         missing -= self._with_retry_topic
         # without a name server's answer, it is unknown which brokers have the topic
-        is_known = all(isinstance(error, RouteNotFoundError) for error in known.failed.values())
+        is_known = all(isinstance(error, RouteNotFoundError) for error in known.errors.values())
         if missing and is_known:
             made = cluster.make_retry_topic(group, [one for one in queues if one.broker_name in missing])
-            self._with_retry_topic |= {queue.broker_name for queue in made.found}
-            for error in made.failures[:1]:
+            self._with_retry_topic |= {queue.broker_name for queue in made.values}
+            for error in made.other_errors[:1]:
                 log.info("spark.retry_topic_missing", group=group, brokers=sorted(missing), error=str(error))
         if not missing <= self._with_retry_topic:
-            self._paused_until = time.monotonic() + AGAIN_SECONDS
+            self._paused_until = time.monotonic() + RETRY_TOPIC_RETRY_SECONDS
 
     def _due(
-        self, cluster: Cluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
+        self, cluster: SparkCluster, found: Mapping[MessageQueue, int | None], changed: Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, int]:
         """Return the offsets to commit, given the brokers' offsets in `found`. Record queues that need no commit."""
         due, ahead = {}, {}
@@ -278,20 +292,25 @@ class GroupOffsets:
                 self._committed_offsets[queue] = changed[queue]
             if at is not None and at > changed[queue]:
                 ahead[queue] = at
-        ends = cluster.max_offsets(ahead).found if ahead else {}
+        ends = cluster.max_offsets(ahead).values if ahead else {}
         recreated = {queue: changed[queue] for queue, at in ahead.items() if at > ends.get(queue, at)}
         ahead = {queue: at for queue, at in ahead.items() if queue not in recreated}
         if self._is_due("ahead", ahead):
             place = _by_name({queue: changed[queue] for queue in ahead})
             log.warning("spark.checkpoint_overtaken", **self._facts(ahead), query=place, follows="the checkpoint")
         if self._is_due("moved", others):
-            log.warning("spark.group_moved_by_others", **self._facts(others), stored=_by_name(stored), action=ACTION)
+            log.warning(
+                "spark.group_moved_by_others",
+                **self._facts(others),
+                stored=_by_name(stored),
+                action=OTHER_CONSUMER_ADVICE,
+            )
         return due | recreated
 
     def _is_in_use(self, queues: Mapping[MessageQueue, int]) -> bool:
         """Return whether consumers are connected in the group. The query itself is not one. Raises RmqdError."""
         now = time.monotonic()
-        if self._members_read_at is None or now - self._members_read_at >= MEMBERS_SECONDS:
+        if self._members_read_at is None or now - self._members_read_at >= MEMBER_CHECK_SECONDS:
             members = cluster_of(self._options.access).members(self._options.group, queues)
             self._members_read_at, self._in_use = now, bool(members)
             if members:
@@ -301,14 +320,14 @@ class GroupOffsets:
 
     def _warn_once_that_nothing_is_committed(self) -> None:
         """Log once that the group will show a lag, if `commitOffsets` is false by default."""
-        if self._options.group and "commitOffsets" not in self._options.given and not self._has_warned:
+        if self._options.group and "commitOffsets" not in self._options.given_options and not self._has_warned:
             self._has_warned = True
             log.info("spark.commits_disabled", group=self._options.group, accepted="commitOffsets=true")
 
     def _is_due(self, what: str, committed: Mapping[MessageQueue, int]) -> bool:
         """Return whether to warn about these offsets: there are some, and the last warning is long enough ago."""
         now = time.monotonic()
-        if not committed or now - self._warned_at.get(what, -WARN_AGAIN_SECONDS) < WARN_AGAIN_SECONDS:
+        if not committed or now - self._warned_at.get(what, -WARNING_INTERVAL_SECONDS) < WARNING_INTERVAL_SECONDS:
             return False
         self._warned_at[what] = now
         return True

@@ -22,15 +22,15 @@ from rmqd.client.client_options import TlsOptions
 from rmqd.client.remoting.security import client_context, explain_tls_error
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RemotingTimeoutError, RmqdError
 from rmqd.runtime.plain_text import duration
-from rmqd.spark.session.queue_range import QueueRange, share_tasks, split_ranges
+from rmqd.spark.session.queue_range import QueueRange, group_into_tasks, split_ranges
 from rmqd.spark.session.spark_access import ClientAccess
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of
-from rmqd.spark.session.spark_process import freeze_imports, log_to_stderr
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of
+from rmqd.spark.session.spark_process import exclude_imports_from_gc, log_to_stderr
 from rmqd.spark.source.arrow_columns import BatchBuilder
 from rmqd.spark.source.range_plan import RangePlan, ResetByOperator
 from rmqd.spark.source.source_columns import Decoding
 from rmqd.spark.source.source_options import SourceOptions
-from rmqd.spark.source.source_records import FramedReply, QueueOrigin
+from rmqd.spark.source.source_records import FramedResponse, QueueOrigin
 from rmqd.wire.command import FrameDecoder, RemotingCommand, decode_command
 from rmqd.wire.message_queue import MessageQueue
 
@@ -102,7 +102,7 @@ def _connect(address: str, tls: TlsOptions) -> socket.socket:
         raise RemotingConnectError(address, reason) from error
 
 
-def take_connection(address: str, access: ClientAccess) -> PullConnection:
+def reuse_or_connect(address: str, access: ClientAccess) -> PullConnection:
     """Return an idle connection, a kept one or a new one.
 
     Raises RemotingConnectError, and RmqdError for missing keys or certificates.
@@ -110,7 +110,7 @@ def take_connection(address: str, access: ClientAccess) -> PullConnection:
     return _idle.pop((os.getpid(), address, access), None) or PullConnection(address, access)
 
 
-def keep_connection(connection: PullConnection) -> None:
+def keep_for_next_task(connection: PullConnection) -> None:
     """Keep a connection for the process's next task. It must not have outstanding responses."""
     key = os.getpid(), connection.address, connection.access
     former = _idle.pop(key, None)
@@ -141,7 +141,7 @@ def read_ranges(ranges: Sequence[QueueRange], decoding: Decoding) -> Generator[p
         # brokers compare hashes of tags; the tags themselves are compared after decoding
         origin, settings = QueueOrigin(queue_range.queue, queue_range.subscription.tags_set), queue_range.pull
         puller = RangePuller(queue_range)
-        for reply, low, high in puller.answers():
+        for reply, low, high in puller.responses():
             records = builder.records
             records.add(reply, low, high, origin)
             if len(records) >= settings.rows_per_batch or records.size_bytes >= settings.bytes_per_batch:
@@ -162,11 +162,11 @@ class RangePuller:
         self._connection: PullConnection | None = None
         self._replies: dict[int | None, RemotingCommand] = {}  # key: opaque of the pull
 
-    def answers(self) -> Iterator[tuple[FramedReply, int, int]]:
+    def responses(self) -> Iterator[tuple[FramedResponse, int, int]]:
         """Yield the responses with messages, each with the first wanted offset and the offset after the last one."""
         try:
-            while self.plan.more:
-                found: list[tuple[FramedReply, int, int]] = []
+            while self.plan.is_unfinished:
+                found: list[tuple[FramedResponse, int, int]] = []
                 try:
                     self._ask()
                     self._await_first()
@@ -174,10 +174,10 @@ class RangePuller:
                     self._ask()  # the broker answers while the received messages are decoded
                 except RmqdError as error:
                     self._disconnect()
-                    self.plan.failed(error, time.monotonic())
+                    self.plan.handle_failure(error, time.monotonic())
                 yield from found
             if self._connection is not None:
-                keep_connection(self._connection)
+                keep_for_next_task(self._connection)
                 self._connection = None
         finally:
             self._disconnect()
@@ -185,23 +185,23 @@ class RangePuller:
     def _ask(self) -> None:
         """Pause and query the route if the plan requires it, and keep enough pulls in flight."""
         plan = self.plan
-        if pause := plan.take_pause():
+        if pause := plan.take_pause_seconds():
             time.sleep(pause)
         if plan.wants_route:
             self._disconnect()
             try:
-                replicas = cluster_of(self._range.access).replicas_now(self._range.queue)
+                replicas = cluster_of(self._range.access).current_replicas(self._range.queue)
             except RmqdError as error:
                 plan.keep_known_replicas(error)
             else:
-                plan.learn(replicas)
-        if plan.is_half_answered:  # send in groups, because each send wakes the broker
-            while plan.extend():
+                plan.use_replicas(replicas)
+        if plan.has_half_of_spans_settled:  # send in groups, because each send wakes the broker
+            while plan.add_span():
                 pass
-        frames = [frame for _, frame in plan.requests()]
+        frames = [frame for _, frame in plan.new_requests()]
         if frames:
             if self._connection is None:
-                self._connection = take_connection(plan.address, self._range.access)
+                self._connection = reuse_or_connect(plan.address, self._range.access)
             self._connection.send(frames, self._timeout_seconds)
 
     def _await_first(self) -> None:
@@ -213,7 +213,7 @@ class RangePuller:
                 if reply.opaque in asked:
                     self._replies[reply.opaque] = reply
 
-    def _settle_first_ones(self, found: list[tuple[FramedReply, int, int]]) -> None:
+    def _settle_first_ones(self, found: list[tuple[FramedResponse, int, int]]) -> None:
         """Settle spans in order, as far as they have responses.
 
         Append responses with messages to `found`, which keeps them if a later one raises.
@@ -221,14 +221,14 @@ class RangePuller:
         plan = self.plan
         while plan.spans and (reply := self._replies.pop(plan.spans[0].opaque, None)) is not None:
             first = plan.spans[0].low
-            framed = FramedReply(reply.payload, reply.body_start)
-            decision = plan.answered(reply, framed.broken)
+            framed = FramedResponse(reply.payload, reply.body_start)
+            decision = plan.handle_response(reply, framed.broken)
             if isinstance(decision, ResetByOperator):
                 # the checkpoint determines the batch's range, regardless of an operator's reset
                 queue, reset_to = str(self._range.queue), decision.offset
                 log.warning("spark.reset_ignored", queue=queue, offset=first, reset_to=reset_to)
-            elif decision is not None and decision.found:
-                found.append((framed, decision.low, decision.high))
+            elif decision is not None and decision.has_messages:
+                found.append((framed, decision.start, decision.end))
 
     def _disconnect(self) -> None:
         self._replies.clear()
@@ -237,7 +237,9 @@ class RangePuller:
             self._connection = None
 
 
-def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]) -> list[QueueRange]:
+def ranges_of(
+    cluster: SparkCluster, options: SourceOptions, spans: dict[MessageQueue, tuple[int, int]]
+) -> list[QueueRange]:
     """Return the non-empty ranges for executors, in order of the queues."""
     return [
         QueueRange(
@@ -245,7 +247,7 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
             start=low,
             end=high,
             access=options.access,
-            replicas=cluster.replicas(queue),
+            replicas=cluster.known_replicas(queue),
             subscription=options.filter_of(queue.topic),
             pull=options.pull,
             fail_on_data_loss=options.fail_on_data_loss,
@@ -255,24 +257,24 @@ def ranges_of(cluster: Cluster, options: SourceOptions, spans: dict[MessageQueue
     ]
 
 
-def as_partitions(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
+def partitions_of(options: SourceOptions, ranges: list[QueueRange]) -> list[InputPartition]:
     """Return the partitions, one for each task. Most have a range of one queue."""
     most = options.max_records_per_partition
     pieces = split_ranges(ranges, options.min_partitions, most)
-    return [InputPartition(task) for task in share_tasks(pieces, options.max_partitions, most)]
+    return [InputPartition(task) for task in group_into_tasks(pieces, options.max_partitions, most)]
 
 
 def read_partition(partition: InputPartition, decoding: Decoding) -> Generator[pa.RecordBatch, None, int]:
-    """Yield the batches of a partition, none for None. Returns the number of lost messages."""
+    """Yield the batches of a partition; no batches if it is None. Returns the number of lost messages."""
     if partition.value is None:
         return 0
     try:
         return (yield from read_ranges(partition.value, decoding))
     finally:
-        freeze_imports()  # everything is imported now
+        exclude_imports_from_gc()  # everything is imported now
 
 
-def check_filter(cluster: Cluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
+def check_sql_filter(cluster: SparkCluster, options: SourceOptions, queues: frozenset[MessageQueue]) -> None:
     """Raise FilterRefusedError if a broker does not support an SQL condition."""
     topics = sorted({queue.topic for queue in queues})
     cluster.check_filters(options.pull.group, [replace(options.filter_of(topic), topic=topic) for topic in topics])

@@ -4,7 +4,7 @@ A range is the offsets of one queue from `start` to before `end`. Each offset mu
 delivered, filtered out by the broker, or lost. `RangePlan` makes all these decisions; it sends nothing, receives
 nothing and never waits. Two pullers do that: `range_fetch`, which blocks, and `handlers.range_run`, in an event
 loop. Before each pull, a puller pauses and queries the route if `RangePlan` requires it. It sends the pulls of
-`requests`, and reports each response (`answered`) and each failure (`failed`).
+`new_requests`, and reports each response (`handle_response`) and each failure (`handle_failure`).
 
 A range is divided into spans, one pull each. Their offsets are fixed in advance, so several pulls can be in flight.
 Responses are settled in the queue's order. A range with a broker-side filter has a single span, because only the
@@ -43,9 +43,9 @@ corrupt messages, and messages without the wanted tags.
 
 A range loses messages in two cases, both reported by `_lose`:
 
-- The master reports that it does not have them (by PULL_OFFSET_MOVED or `EMPTY_RESPONSES`), and does so again as the
-  master of a route that was queried after that. An older route may still name the previous master after an election.
-  Losses without a message between them are one loss.
+- The master reports that it does not have them (by PULL_OFFSET_MOVED or `MAX_EMPTY_RESPONSES`), and does so again as
+  the master of a route that was queried after that. An older route may still name the previous master after an
+  election. Losses without a message between them are one loss.
 - `patience_seconds` are over, and the topic has no route, or its route does not name the broker.
 
 With `fail_on_data_loss` a loss raises DataLossError. Otherwise the range continues after the lost messages.
@@ -72,10 +72,12 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PULLED, PullMessageResponseHeader
 from rmqd.wire.messages.properties import PullSysFlag
 
-FIRST_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
-LONGEST_PAUSE_SECONDS: Final = 2.0
-RESPONSE_LIMIT: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-EMPTY_RESPONSES: Final = 5  # a master is believed after so many empty responses: its index may lack the newest messages
+FIRST_RETRY_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
+MAX_RETRY_PAUSE_SECONDS: Final = 2.0
+MAX_RESPONSE_MESSAGES: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
+MAX_EMPTY_RESPONSES: Final = (
+    5  # a master is believed after so many empty responses: its index may lack the newest messages
+)
 
 
 class NotOnReplicaError(RemotingError):
@@ -84,11 +86,11 @@ class NotOnReplicaError(RemotingError):
 
 @dataclass(frozen=True, slots=True)
 class SettledRange:
-    """Offsets from `low` to before `high` are settled; `found` is whether the response has messages for them."""
+    """Offsets from `start` to before `end` are settled. `has_messages`: the response has messages for them."""
 
-    low: int
-    high: int
-    found: bool
+    start: int
+    end: int
+    has_messages: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +122,13 @@ class RangePlan:
         self.lost = 0
         """Number of lost offsets."""
         self.wants_route = not queue_range.replicas
-        """Whether the route must be queried before the next pull; see `learn` and `keep_known_replicas`."""
+        """Whether the route must be queried before the next pull; see `use_replicas` and `keep_known_replicas`."""
         self._log = structlog.get_logger(__name__, queue=str(queue_range.queue))
         self._range = queue_range
         self._settings = queue_range.pull
         self._template = queue_range.pull_template(credentials)
         self._is_filtered = not queue_range.subscription.takes_all
-        self._one_by_one = self._is_filtered or self._settings.in_flight == 1
+        self._one_by_one = self._is_filtered or self._settings.max_in_flight == 1
         self._replicas: tuple[Replica, ...] = queue_range.replicas
         self._turn = 0
         self._stride = self._longest = self._settings.batch_size
@@ -139,19 +141,19 @@ class RangePlan:
         self._pause_due = 0.0
 
     @property
-    def more(self) -> bool:
+    def is_unfinished(self) -> bool:
         """Whether part of the range is not settled."""
         return self.reaches_to < self._range.end or bool(self.spans)
 
     @property
-    def awaited(self) -> int:
+    def max_awaited_messages(self) -> int:
         """Maximum number of messages that the pulls of all spans may return."""
         return sum(map(self._batch_size, self.spans))
 
     @property
-    def is_half_answered(self) -> bool:
+    def has_half_of_spans_settled(self) -> bool:
         """Whether at most half of the possible spans are left."""
-        return len(self.spans) <= self._settings.in_flight // 2
+        return len(self.spans) <= self._settings.max_in_flight // 2
 
     @property
     def address(self) -> str:
@@ -161,22 +163,22 @@ class RangePlan:
             raise RouteNotFoundError(self._range.queue.topic, missing)
         return self._replica.address
 
-    def take_pause(self) -> float:
+    def take_pause_seconds(self) -> float:
         """Return how long to wait before the next pull, in seconds, and reset the pause."""
         pause, self._pause_due = self._pause_due, 0.0
         return pause
 
-    def extend(self) -> bool:
+    def add_span(self) -> bool:
         """Add a span, unless the maximum of pulls is in flight or the range ends. Return whether one was added."""
         end = self._range.end
-        if len(self.spans) >= (1 if self._one_by_one else self._settings.in_flight) or self.reaches_to >= end:
+        if len(self.spans) >= (1 if self._one_by_one else self._settings.max_in_flight) or self.reaches_to >= end:
             return False
         high = end if self._one_by_one else min(self.reaches_to + self._stride, end)
         self.spans.append(OffsetSpan(self.reaches_to, high))
         self.reaches_to = high
         return True
 
-    def requests(self) -> Iterator[tuple[int, bytes]]:
+    def new_requests(self) -> Iterator[tuple[int, bytes]]:
         """Yield opaque and frame of a new pull for each span without a pull in flight."""
         for span in self.spans:
             if span.opaque is None:
@@ -184,16 +186,16 @@ class RangePlan:
                 most = self._batch_size(span)
                 yield span.opaque, self._template.frame(span.opaque, span.low, 0, PullSysFlag.SUBSCRIPTION, 0, 0, most)
 
-    def answered(
-        self, reply: RemotingCommand, broken: str | None = None, cut_at: int | None = None
+    def handle_response(
+        self, reply: RemotingCommand, damage: str | None = None, cut_at: int | None = None
     ) -> SettledRange | ResetByOperator | None:
         """Settle the first span with the response to its pull: the span ends, or its start moves up.
 
         Return None if the same offset must be pulled again.
 
-        `broken` is why the bytes of a response are damaged; None if they are not. Messages from the offset `cut_at` on
+        `damage` is why the bytes of a response are damaged; None if they are not. Messages from the offset `cut_at` on
         were not taken, for lack of room.
-        Raises DataLossError, which is final, and errors to be passed to `failed`: BrokerError for a refusal,
+        Raises DataLossError, which is final, and errors to be passed to `handle_failure`: BrokerError for a refusal,
         ProtocolError, NotOnReplicaError.
         """
         span, code = self.spans[0], reply.code
@@ -202,8 +204,8 @@ class RangePlan:
         if code not in PULLED:
             raise BrokerError.of(code, reply.remark, self._range.queue.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
-        if is_found and broken is not None:
-            raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {broken}")
+        if is_found and damage is not None:
+            raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {damage}")
         following = header.next_begin_offset if cut_at is None else cut_at
         advances = following > span.low
         if is_moved and reply.remark == OPERATOR_RESET:
@@ -214,8 +216,8 @@ class RangePlan:
             raise self._not_on_replica(span.low)
         if not is_moved:
             self._empty_answers += 1
-            if self._empty_answers < EMPTY_RESPONSES:
-                self._pause_due = FIRST_PAUSE_SECONDS
+            if self._empty_answers < MAX_EMPTY_RESPONSES:
+                self._pause_due = FIRST_RETRY_PAUSE_SECONDS
                 return None
         if not self._is_confirmed:
             self._forget_pulls()
@@ -224,7 +226,7 @@ class RangePlan:
         until, first = (following, following) if advances else (self._range.end, header.min_offset)
         return self._lose(span, until, (first, header.max_offset))
 
-    def failed(self, error: RmqdError, now: float) -> None:
+    def handle_failure(self, error: RmqdError, now: float) -> None:
         """Report a failed attempt: the next replica is tried after a pause. Pulls in flight are forgotten.
 
         Raises the error if no later attempt can succeed. When the time limit is over, the error is kept: the next route
@@ -243,12 +245,13 @@ class RangePlan:
         self._log.warning("spark.pull_failed", error=str(error))
         self._turn += 1
         self._failures += 1
-        self._pause_due = backoff_of(FIRST_PAUSE_SECONDS, self._failures, LONGEST_PAUSE_SECONDS)
+        self._pause_due = backoff_of(FIRST_RETRY_PAUSE_SECONDS, self._failures, MAX_RETRY_PAUSE_SECONDS)
 
-    def learn(self, replicas: Sequence[Replica]) -> None:
+    def use_replicas(self, replicas: Sequence[Replica]) -> None:
         """Use the replicas in the topic's route. If they changed, start with the first.
 
-        If the route names none, the known ones are kept. Raises DataLossError, or the error that `failed` has kept.
+        If the route names none, the known ones are kept. Raises DataLossError, or the error that `handle_failure`
+        has kept.
         """
         self.wants_route = False
         if self._final_error is not None:
@@ -303,7 +306,9 @@ class RangePlan:
                 self._stride = min(2 * self._stride, self._longest)
             else:
                 self._stride = max(1, following - span.low)
-                if self._stride >= RESPONSE_LIMIT:  # limited by messages, not bytes: longer spans would be cut again
+                if (
+                    self._stride >= MAX_RESPONSE_MESSAGES
+                ):  # limited by messages, not bytes: longer spans would be cut again
                     self._longest = self._stride
         return self._settle(span, following, found=found)
 
@@ -316,7 +321,7 @@ class RangePlan:
         if self._range.fail_on_data_loss:
             raise DataLossError(self._range.queue, (low, high), held)
         settled = self._settle(span, until, found=False)
-        skipped = settled.high - settled.low
+        skipped = settled.end - settled.start
         self.lost += skipped
         self._log.warning("spark.data_lost", first=low, skipped=skipped, held=held)
         return settled
@@ -331,10 +336,10 @@ class RangePlan:
         """Move a span's start to `offset`, or end the span. The time limit for failures starts again."""
         self._failures = self._empty_answers = 0
         settled = SettledRange(span.low, min(offset, span.high), found)
-        if settled.high == span.high:
+        if settled.end == span.high:
             self.spans.popleft()
         else:
-            span.low = settled.high
+            span.low = settled.end
         return settled
 
     def _forget_pulls(self) -> None:

@@ -16,13 +16,13 @@ from typing import Final
 from rmqd.errors import ConfigError
 from rmqd.runtime.value_kinds import parse_duration_ms
 from rmqd.spark.session.spark_access import suggest_name
-from rmqd.spark.source.source_offsets import Kind, OffsetBound, milliseconds_since_1970
-from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
+from rmqd.spark.source.source_offsets import Kind, OffsetBound, check_timestamp_ms
+from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFormat
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import check_topic
 
 # name: (SQL type, content)
-COLUMNS: Final = {
+COLUMN_TYPES: Final = {
     "topic": ("string", "the topic; for a retried message its original topic"),
     "broker": ("string", "the broker that it was read from"),
     "queue_id": ("int", "the queue that it was read from"),
@@ -46,15 +46,15 @@ COLUMNS: Final = {
     "source_topic": ("string", "the topic that it was read from: for a retried message the group's retry topic"),
     "decode_error": ("string", "with `mode` PERMISSIVE: why a corrupt message has no body"),
 }
-DEFAULT_COLUMNS: Final = tuple(name for name in COLUMNS if name not in ("source_topic", "decode_error"))
+DEFAULT_COLUMNS: Final = tuple(name for name in COLUMN_TYPES if name not in ("source_topic", "decode_error"))
 """The default columns of a pipeline, which decodes only the columns that it uses."""
-READ_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
+PIPELINE_COLUMNS: Final = ("keys", "body", "topic", "queue_id", "queue_offset", "store_timestamp", "tags")
 """The default columns of `load()`: as in the Kafka source, plus the tag. Spark does not report which ones are used."""
 PERMISSIVE_COLUMNS: Final = (*DEFAULT_COLUMNS, "decode_error")
 # additional columns with the option `value`
 VALUE_COLUMNS: Final = {
-    VALUE: ("struct", "the decoded body, with the fields of its schema; null if it does not fit"),
-    BAD_ROW: ("string", "why the body does not fit its schema; null if it fits"),
+    VALUE_COLUMN: ("struct", "the decoded body, with the fields of its schema; null if it does not fit"),
+    BAD_ROW_COLUMN: ("string", "why the body does not fit its schema; null if it fits"),
 }
 
 
@@ -63,18 +63,18 @@ class Decoding:
     """How an executor decodes messages: which columns, and how strictly. Picklable."""
 
     columns: tuple[str, ...]
-    used: frozenset[str] | None = None
+    used_columns: frozenset[str] | None = None
     """The columns to decode, the others are null; None for all."""
-    permissive: bool = False
+    is_permissive: bool = False
     """Whether a corrupt message becomes a row without a body instead of an error."""
-    check_crc: bool = True
+    checks_crc: bool = True
     """Whether a message is corrupt if its body does not match its stored CRC."""
-    value: ValueFormat | None = None
+    value_format: ValueFormat | None = None
     """How to decode bodies into a column, if they are decoded."""
 
     def uses(self, name: str) -> bool:
         """Return whether a column must be decoded."""
-        return name in self.columns and (self.used is None or name in self.used)
+        return name in self.columns and (self.used_columns is None or name in self.used_columns)
 
 
 def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None = None) -> tuple[str, ...]:
@@ -84,14 +84,16 @@ def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None
     """
     problems: list[object] = []
     names = [name for name, _ in fields]
-    known = (*COLUMNS, *(VALUE_COLUMNS if value is not None else ()))
+    known = (*COLUMN_TYPES, *(VALUE_COLUMNS if value is not None else ()))
     for name, kind in fields:
         if name not in known:
             problems.append(f"schema: unknown column {name}; {suggest_name(name, known)}")
-        elif name == VALUE and value is not None:
+        elif name == VALUE_COLUMN and value is not None:
             problems += value.problems_with(kind)
-        elif name != BAD_ROW and kind != COLUMNS[name][0]:
-            problems.append(f"schema: {name} is {kind}; expected {COLUMNS[name][0]}; cast the column after reading it")
+        elif name != BAD_ROW_COLUMN and kind != COLUMN_TYPES[name][0]:
+            problems.append(
+                f"schema: {name} is {kind}; expected {COLUMN_TYPES[name][0]}; cast the column after reading it"
+            )
         elif names.count(name) > 1:
             problems.append(f"schema: {name} occurs more than once")
     if problems:
@@ -99,11 +101,11 @@ def names_of_schema(fields: Sequence[tuple[str, str]], value: ValueFormat | None
     return tuple(names)
 
 
-def ddl(names: Iterable[str], value: ValueFormat | None = None) -> str:
+def schema_ddl(names: Iterable[str], value: ValueFormat | None = None) -> str:
     """Return the schema in SQL. Raises ConfigError if the type of bodies is unknown."""
-    kinds = {name: kind for name, (kind, _) in COLUMNS.items()}
+    kinds = {name: kind for name, (kind, _) in COLUMN_TYPES.items()}
     if value is not None:
-        kinds |= {VALUE: value.sql, BAD_ROW: "string"}
+        kinds |= {VALUE_COLUMN: value.sql, BAD_ROW_COLUMN: "string"}
     return ", ".join(f"{name} {kinds[name]}" for name in names)
 
 
@@ -114,14 +116,14 @@ _TIME_FORMS: Final = (
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def duration(text: str) -> float:
+def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a valid duration; expected a number with a unit: 500ms, 30s, 15m or 1h")
     return int(match[1]) * _UNITS[match[2]]
 
 
-def topic_names(text: str) -> tuple[str, ...]:
+def parse_topics(text: str) -> tuple[str, ...]:
     """Return topics, separated by commas."""
     topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not topics:
@@ -129,7 +131,7 @@ def topic_names(text: str) -> tuple[str, ...]:
     return tuple(map(check_topic, topics))
 
 
-def topic_pattern(text: str) -> str:
+def parse_topic_pattern(text: str) -> str:
     """Check a regular expression."""
     try:
         re.compile(text)
@@ -138,7 +140,7 @@ def topic_pattern(text: str) -> str:
     return text
 
 
-def queues_by_broker(text: str) -> tuple[MessageQueue, ...]:
+def parse_queues(text: str) -> tuple[MessageQueue, ...]:
     """Return queues, from JSON."""
     form = 'expected JSON such as {"orders": {"broker-a": [0, 1]}}'
     try:
@@ -155,24 +157,24 @@ def queues_by_broker(text: str) -> tuple[MessageQueue, ...]:
     return tuple(sorted(set(queues)))
 
 
-def column_names(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
+def parse_columns(text: str, more: tuple[str, ...] = (), errors: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return columns, separated by commas. `more` are columns of other options; `*` stands for all columns."""
     if text.strip() == "*":
         return (*DEFAULT_COLUMNS, *errors, *more)
     names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    unknown = [name for name in names if name not in (*COLUMNS, *more)]
+    unknown = [name for name in names if name not in (*COLUMN_TYPES, *more)]
     if unknown or not names:
         raise ValueError(
-            f"unknown column {', '.join(unknown) or repr(text)}; expected one of {', '.join((*COLUMNS, *more))}"
+            f"unknown column {', '.join(unknown) or repr(text)}; expected one of {', '.join((*COLUMN_TYPES, *more))}"
         )
     return names
 
 
-def time_ms(text: str) -> OffsetBound:
+def parse_time_bound(text: str) -> OffsetBound:
     """Return a time as a bound: milliseconds since 1970, ISO 8601 with a zone, or an age (`-1h`)."""
     word = text.strip()
     if word.isdecimal():
-        return OffsetBound("timestamp", timestamp_ms=milliseconds_since_1970(int(word)))
+        return OffsetBound("timestamp", timestamp_ms=check_timestamp_ms(int(word)))
     try:
         if word.startswith("-"):
             return OffsetBound("timestamp", timestamp_ms=round(time.time() * 1000 - parse_duration_ms(word[1:])))
@@ -184,7 +186,7 @@ def time_ms(text: str) -> OffsetBound:
     return OffsetBound("timestamp", timestamp_ms=round(moment.timestamp() * 1000))
 
 
-def word_bound(*words: Kind) -> Callable[[str], OffsetBound]:
+def bound_word_parser(*words: Kind) -> Callable[[str], OffsetBound]:
     """Return a parser that accepts one of some words, as a bound."""
 
     def parse(text: str) -> OffsetBound:
@@ -196,7 +198,7 @@ def word_bound(*words: Kind) -> Callable[[str], OffsetBound]:
     return parse
 
 
-def strategy(text: str) -> bool:
+def parse_missing_timestamp_strategy(text: str) -> bool:
     """Return whether it is an error if no message was stored at or after a timestamp."""
     word = text.strip().lower()
     if word not in ("error", "latest"):
@@ -204,7 +206,7 @@ def strategy(text: str) -> bool:
     return word == "error"
 
 
-def error_mode(text: str) -> bool:
+def parse_error_mode(text: str) -> bool:
     """Return whether an error is reported in its row. The words are the same as for Spark's file sources."""
     word = text.strip().upper()
     if word not in ("FAILFAST", "PERMISSIVE"):

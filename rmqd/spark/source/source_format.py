@@ -25,18 +25,18 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError
-from rmqd.spark.session.queue_queries import retry_for
+from rmqd.spark.session.queue_queries import retry_until_timeout
 from rmqd.spark.session.queue_range import QueueRange
-from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
-from rmqd.spark.session.spark_process import reason_first
-from rmqd.spark.source.group_offsets import SubscribedQueues, resolve, starts_of
-from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
-from rmqd.spark.source.source_columns import ddl, names_of_schema
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of, values_or_raise
+from rmqd.spark.session.spark_process import show_rmqd_errors_without_traceback
+from rmqd.spark.source.group_offsets import SubscribedQueues, resolve_bound, start_offsets_of
+from rmqd.spark.source.range_fetch import check_sql_filter, partitions_of, ranges_of, read_partition
+from rmqd.spark.source.source_columns import names_of_schema, schema_ddl
 from rmqd.spark.source.source_offsets import OffsetBound
 from rmqd.spark.source.source_options import SourceOptions, parse_options
 from rmqd.spark.source.stream_reader import RocketMQStreamReader
-from rmqd.spark.values.schema_registry import RegistryAwayError
-from rmqd.spark.values.value_format import BAD_ROW, VALUE, ValueFormat
+from rmqd.spark.values.schema_registry import RegistryUnavailableError
+from rmqd.spark.values.value_format import BAD_ROW_COLUMN, VALUE_COLUMN, ValueFormat
 from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, SubscriptionData, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 # brokers search by time as if messages were stored in order of time, but their clocks may have been set back
-CLOCK_SLACK_MS: Final = 5000
-QUEUE_COLUMNS: Final = ("topic", "source_topic", "broker", "queue_id")
+CLOCK_TOLERANCE_MS: Final = 5000
+PUSHDOWN_QUEUE_COLUMNS: Final = ("topic", "source_topic", "broker", "queue_id")
 _ANY: Final = (-math.inf, math.inf)
 
 
@@ -55,46 +55,51 @@ _ANY: Final = (-math.inf, math.inf)
 class RowConditions:
     """Conditions that all hold. Lower bounds are inclusive, upper bounds exclusive."""
 
-    among: Mapping[str, frozenset[object]] = field(default_factory=dict)
+    allowed_values: Mapping[str, frozenset[object]] = field(default_factory=dict)
     """The only possible values, by column."""
-    offsets: tuple[float, float] = _ANY
-    stored_ms: tuple[float, float] = _ANY
+    offset_bounds: tuple[float, float] = _ANY
+    store_time_bounds_ms: tuple[float, float] = _ANY
 
-    def one_of(self, column: str, values: Collection[object]) -> RowConditions:
+    def with_allowed_values(self, column: str, values: Collection[object]) -> RowConditions:
         """Add the condition that the column has one of these values."""
         if column == "queue_offset":
             numbers = [value for value in values if isinstance(value, int)]
-            return self.within(column, min(numbers), max(numbers)) if numbers else self
-        if column not in (*QUEUE_COLUMNS, "tags"):
+            return self.with_bounds(column, min(numbers), max(numbers)) if numbers else self
+        if column not in (*PUSHDOWN_QUEUE_COLUMNS, "tags"):
             return self
-        allowed = frozenset(values) & self.among.get(column, frozenset(values))
-        return replace(self, among={**self.among, column: allowed})
+        allowed = frozenset(values) & self.allowed_values.get(column, frozenset(values))
+        return replace(self, allowed_values={**self.allowed_values, column: allowed})
 
-    def within(self, column: str, least: object = None, most: object = None) -> RowConditions:
+    def with_bounds(self, column: str, least: object = None, most: object = None) -> RowConditions:
         """Add the condition that the column has at least and at most these values. None means no bound."""
         if column == "queue_offset":
             low = least if isinstance(least, int) else -math.inf
             end = most + 1 if isinstance(most, int) else math.inf
-            return replace(self, offsets=(max(self.offsets[0], low), min(self.offsets[1], end)))
+            return replace(self, offset_bounds=(max(self.offset_bounds[0], low), min(self.offset_bounds[1], end)))
         if column == "store_timestamp":
-            low, end = _ms(least, -math.inf) - CLOCK_SLACK_MS, _ms(most, math.inf) + 1 + CLOCK_SLACK_MS
-            return replace(self, stored_ms=(max(self.stored_ms[0], low), min(self.stored_ms[1], end)))
+            low, end = _ms(least, -math.inf) - CLOCK_TOLERANCE_MS, _ms(most, math.inf) + 1 + CLOCK_TOLERANCE_MS
+            return replace(
+                self,
+                store_time_bounds_ms=(max(self.store_time_bounds_ms[0], low), min(self.store_time_bounds_ms[1], end)),
+            )
         return self
 
-    def has(self, queue: MessageQueue) -> bool:
+    def may_match(self, queue: MessageQueue) -> bool:
         """Return whether a queue can have matching messages."""
         values = {"source_topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id}
         if not is_retry_topic(queue.topic):  # a retry topic has messages of other topics
             values["topic"] = queue.topic
-        return all(value in self.among[column] for column, value in values.items() if column in self.among)
+        return all(
+            value in self.allowed_values[column] for column, value in values.items() if column in self.allowed_values
+        )
 
-    def cut(self, low: int, high: int) -> tuple[int, int]:
+    def clip_offsets(self, low: int, high: int) -> tuple[int, int]:
         """Remove offsets outside the bounds from a range."""
-        return int(max(low, self.offsets[0])), int(min(high, self.offsets[1]))
+        return int(max(low, self.offset_bounds[0])), int(min(high, self.offset_bounds[1]))
 
-    def filter(self, given: SubscriptionData) -> SubscriptionData:
+    def tag_filter(self, given: SubscriptionData) -> SubscriptionData:
         """Return a filter by tags for the broker, if none is given."""
-        tags = self.among.get("tags")
+        tags = self.allowed_values.get("tags")
         if not tags or not given.takes_all or not all(map(_is_tag, tags)):
             return given
         return tag_subscription("", " || ".join(sorted(map(str, tags))), 0)
@@ -117,38 +122,38 @@ class RocketMQBatchReader(DataSourceReader):
         self._options = options
         self.narrowing = RowConditions()
 
-    @reason_first()
+    @show_rmqd_errors_without_traceback()
     def partitions(self) -> list[InputPartition]:
         """Called once for each action, in a process of the driver."""
         options = self._options
         cluster = cluster_of(options.access)
-        ranges = retry_for(lambda: self._ranges(cluster), options.tolerance_seconds)
-        return as_partitions(options, ranges)
+        ranges = retry_until_timeout(lambda: self._ranges(cluster), options.tolerance_seconds)
+        return partitions_of(options, ranges)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Called on executors. Spark passes a partition of None if there is nothing to read."""
         return read_partition(partition, self._options)
 
-    def _ranges(self, cluster: Cluster) -> list[QueueRange]:
+    def _ranges(self, cluster: SparkCluster) -> list[QueueRange]:
         options = self._options
-        queues = SubscribedQueues(options).now(cluster)
-        check_filter(cluster, options, queues)
-        starts = starts_of(cluster, options, OffsetBound("earliest"), queues)
+        queues = SubscribedQueues(options).current(cluster)
+        check_sql_filter(cluster, options, queues)
+        starts = start_offsets_of(cluster, options, OffsetBound("earliest"), queues)
         any_end = replace(options, must_find_timestamp=False)  # a read may end at the end of its queue
-        ends = resolve(cluster, any_end, options.ending, queues, OffsetBound("latest"))
+        ends = resolve_bound(cluster, any_end, options.end_bound, queues, OffsetBound("latest"))
         spans = self._narrowed(cluster, {queue: (starts[queue], ends[queue]) for queue in queues})
-        subscription = self.narrowing.filter(options.subscription)
+        subscription = self.narrowing.tag_filter(options.subscription)
         return ranges_of(cluster, replace(options, subscription=subscription), spans)
 
     def _narrowed(
-        self, cluster: Cluster, spans: dict[MessageQueue, tuple[int, int]]
+        self, cluster: SparkCluster, spans: dict[MessageQueue, tuple[int, int]]
     ) -> dict[MessageQueue, tuple[int, int]]:
         """Remove the offsets that the query's conditions rule out."""
         narrowing = self.narrowing
-        spans = {queue: narrowing.cut(*span) for queue, span in spans.items() if narrowing.has(queue)}
-        for bound_ms, is_start in zip(narrowing.stored_ms, (True, False), strict=True):
+        spans = {queue: narrowing.clip_offsets(*span) for queue, span in spans.items() if narrowing.may_match(queue)}
+        for bound_ms, is_start in zip(narrowing.store_time_bounds_ms, (True, False), strict=True):
             if math.isfinite(bound_ms):
-                found = all_answers(cluster.offsets_at(dict.fromkeys(spans, max(int(bound_ms), 0))))
+                found = values_or_raise(cluster.offsets_at_times(dict.fromkeys(spans, max(int(bound_ms), 0))))
                 for queue, (low, high) in spans.items():
                     at = found[queue]
                     spans[queue] = (max(low, at), high) if is_start else (low, min(high, at))
@@ -169,13 +174,13 @@ def _narrowed(known: RowConditions, condition: spark.Filter) -> RowConditions:
     """Add a condition. A condition on a field of a column, or of another kind, is ignored."""
     match condition:
         case spark.In((column,), values):
-            return known.one_of(column, values)
+            return known.with_allowed_values(column, values)
         case spark.EqualTo((column,), value) | spark.EqualNullSafe((column,), value):
-            return known.one_of(column, [value]).within(column, value, value)
+            return known.with_allowed_values(column, [value]).with_bounds(column, value, value)
         case spark.GreaterThan((column,), value) | spark.GreaterThanOrEqual((column,), value):
-            return known.within(column, least=value)
+            return known.with_bounds(column, least=value)
         case spark.LessThan((column,), value) | spark.LessThanOrEqual((column,), value):
-            return known.within(column, most=value)
+            return known.with_bounds(column, most=value)
     return known
 
 
@@ -193,58 +198,60 @@ class RocketMQSource(DataSource):
 
     def schema(self) -> str:
         """Return the columns; called by `load()`. Raises ConfigError with all problems of the options."""
-        with reason_first():
+        with show_rmqd_errors_without_traceback():
             options = self._parsed()
-            return ddl(options.columns, options.value)
+            return schema_ddl(options.columns, options.value_format)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._parsed_for(schema)
-        return PushdownBatchReader(options) if options.pushdown else RocketMQBatchReader(options)
+        return PushdownBatchReader(options) if options.uses_pushdown else RocketMQBatchReader(options)
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:
         """Return a stream reader. It opens no connection until it is used."""
         options = self._parsed_for(schema)
-        with reason_first():
-            options.refuse_batch_only()
+        with show_rmqd_errors_without_traceback():
+            options.refuse_batch_only_options()
         return RocketMQStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from rmqd.spark.sink.sink_writer import RocketMQWriter, make_options
+        from rmqd.spark.sink.sink_writer import RocketMQWriter, checked_sink_options
 
-        with reason_first():
-            return RocketMQWriter(make_options(dict(self.options.items()), schema, overwrite=overwrite))
+        with show_rmqd_errors_without_traceback():
+            return RocketMQWriter(checked_sink_options(dict(self.options.items()), schema, overwrite=overwrite))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer for `df.writeStream`. In output mode complete (`overwrite`), each batch is sent in full."""
-        from rmqd.spark.sink.sink_writer import RocketMQStreamWriter, make_options
+        from rmqd.spark.sink.sink_writer import RocketMQStreamWriter, checked_sink_options
 
-        with reason_first():
-            return RocketMQStreamWriter(make_options(dict(self.options.items()), schema, overwrite=False))
+        with show_rmqd_errors_without_traceback():
+            return RocketMQStreamWriter(checked_sink_options(dict(self.options.items()), schema, overwrite=False))
 
     def _parsed(self) -> SourceOptions:
         options = parse_options(dict(self.options.items()))
-        if options.value is None or options.value.registry is None:
+        if options.value_format is None or options.value_format.registry is None:
             return options
         if self._pinned is None:
-            topics = options.topics or tuple(sorted({queue.topic for queue in options.assigned}))
+            topics = options.topics or tuple(sorted({queue.topic for queue in options.assigned_queues}))
             try:
-                self._pinned = options.value.of_topics(topics).pinned(options.tolerance_seconds)
-            except RegistryAwayError as error:
+                self._pinned = options.value_format.with_default_subject(topics).with_latest_schema(
+                    options.tolerance_seconds
+                )
+            except RegistryUnavailableError as error:
                 raise ConfigError([f"valueRegistry: {error}"]) from None
-        return replace(options, value=self._pinned)
+        return replace(options, value_format=self._pinned)
 
     def _parsed_for(self, schema: StructType) -> SourceOptions:
         """Return the options, with the columns of a reader's own schema, if given, instead of `columns`."""
-        with reason_first():
+        with show_rmqd_errors_without_traceback():
             options = self._parsed()
             if not schema.fields:
                 return options
             fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-            names = names_of_schema(fields, options.value)
-            if options.value is not None and VALUE in names:
-                options = replace(options, value=options.value.with_kind(dict(fields)[VALUE]))
-            if VALUE in names or BAD_ROW in names:
-                ddl(names, options.value)  # raises if the type of bodies is unknown
-            if names != options.columns and "columns" in options.given:
+            names = names_of_schema(fields, options.value_format)
+            if options.value_format is not None and VALUE_COLUMN in names:
+                options = replace(options, value_format=options.value_format.with_kind(dict(fields)[VALUE_COLUMN]))
+            if VALUE_COLUMN in names or BAD_ROW_COLUMN in names:
+                schema_ddl(names, options.value_format)  # raises if the type of bodies is unknown
+            if names != options.columns and "columns" in options.given_options:
                 raise ConfigError(["columns: schema() already sets the columns; use only one of them"])
             return replace(options, columns=names)

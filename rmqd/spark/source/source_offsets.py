@@ -13,9 +13,9 @@ from rmqd.wire.message_queue import MessageQueue
 
 Kind = Literal["earliest", "latest", "committed", "offsets", "timestamp", "timestamps"]
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-OLDEST_MS: Final = 946_684_800_000  # the year 2000: RocketMQ is younger
+LATEST_OFFSET: Final = -1
+EARLIEST_OFFSET: Final = -2
+MIN_TIMESTAMP_MS: Final = 946_684_800_000  # the year 2000: RocketMQ is younger
 _BEGINNING_MS: Final = 1_000_000  # numbers below, such as 0, mean the beginning
 
 
@@ -28,7 +28,7 @@ class OffsetBound:
     by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
 
 
-def offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
+def parse_offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
     """Read one of `words`, or offsets by queue in JSON. Raises RmqdError with the expected values."""
     stripped = text.strip()
     for word in words:
@@ -36,22 +36,22 @@ def offsets_bound(text: str, words: tuple[Kind, ...]) -> OffsetBound:
             return OffsetBound(word)
     accepted = f"expected {', '.join(words)}, or JSON such as " + '{"orders": {"broker-a": {"0": 120, "1": -2}}}'
     by_queue = _by_queue(stripped, accepted)
-    low = [f"{queue}: {offset}" for queue, offset in by_queue.items() if offset < EARLIEST]
+    low = [f"{queue}: {offset}" for queue, offset in by_queue.items() if offset < EARLIEST_OFFSET]
     if low:
         raise RmqdError(f"{low[0]} is not a valid offset; {accepted}, where -2 is the earliest and -1 the latest")
     return OffsetBound("offsets", by_queue=by_queue)
 
 
-def timestamps_bound(text: str) -> OffsetBound:
+def parse_timestamps_bound(text: str) -> OffsetBound:
     """Read times by queue (milliseconds since 1970) in JSON. Raises RmqdError with the expected form."""
     form = '{"orders": {"broker-a": {"0": 1700000000000}}}'
     by_queue = _by_queue(text.strip(), f"expected JSON such as {form}")
-    return OffsetBound("timestamps", by_queue={queue: milliseconds_since_1970(at) for queue, at in by_queue.items()})
+    return OffsetBound("timestamps", by_queue={queue: check_timestamp_ms(at) for queue, at in by_queue.items()})
 
 
-def milliseconds_since_1970(number: int) -> int:
+def check_timestamp_ms(number: int) -> int:
     """Check a time. Raises ValueError if it is before RocketMQ existed, usually because it is in seconds."""
-    if _BEGINNING_MS < number < OLDEST_MS:
+    if _BEGINNING_MS < number < MIN_TIMESTAMP_MS:
         raise ValueError(
             f"{number} is before the year 2000; expected milliseconds since 1970, which are seconds times 1000, or "
             "startingOffsets=earliest to read everything"
@@ -61,7 +61,7 @@ def milliseconds_since_1970(number: int) -> int:
 
 def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
     try:
-        by_queue = offsets_by_queue(json.loads(text), "the JSON")
+        by_queue = parse_offsets_tree(json.loads(text), "the JSON")
     except (ValueError, RmqdError):
         raise RmqdError(f"{text!r:.80}: {accepted}") from None
     if not by_queue:
@@ -69,59 +69,67 @@ def _by_queue(text: str, accepted: str) -> dict[MessageQueue, int]:
     return by_queue
 
 
-VERSION: Final = 1
+OFFSETS_VERSION: Final = 1
 
-_MORE: Final = ("gone", "marked_ms", "marks", "new")  # in the order of the text
+_FIELD_BY_KEY: Final = {  # in the order of the text
+    "gone": "missing_since_ms",
+    "marked_ms": "mark_store_times_ms",
+    "marks": "mark_offsets",
+    "new": "new_queue_starts",
+}
 
 ByQueue = Mapping[MessageQueue, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
-    """`positions` are exclusive ends by queue; `new` are the start offsets of new queues.
+class SourceOffsets:
+    """`ends` are exclusive ends by queue; `new_queue_starts` are the start offsets of new queues.
 
-    `gone` are the times (milliseconds since 1970) at which queues were first missing. `marks` are the offsets of some
-    read messages, and `marked_ms` their store times: a recreated topic has other messages at these offsets.
+    `missing_since_ms` are the times (milliseconds since 1970) at which queues were first missing. `mark_offsets` are
+    the offsets of some
+    read messages, and `mark_store_times_ms` their store times: a recreated topic has other messages at these offsets.
     """
 
-    positions: ByQueue = field(default_factory=dict)
-    new: ByQueue = field(default_factory=dict)
-    gone: ByQueue = field(default_factory=dict)
-    marks: ByQueue = field(default_factory=dict)
-    marked_ms: ByQueue = field(default_factory=dict)
+    ends: ByQueue = field(default_factory=dict)
+    new_queue_starts: ByQueue = field(default_factory=dict)
+    missing_since_ms: ByQueue = field(default_factory=dict)
+    mark_offsets: ByQueue = field(default_factory=dict)
+    mark_store_times_ms: ByQueue = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON tree that `of` reads. Equal offsets give equal text."""
-        value: dict[str, Any] = {name: nested_offsets(found) for name in _MORE if (found := getattr(self, name))}
-        value["q"] = nested_offsets(self.positions)
-        value["v"] = VERSION
+        """Return the JSON tree that `from_json` reads. Equal offsets give equal text."""
+        value: dict[str, Any] = {
+            key: offsets_tree(found) for key, name in _FIELD_BY_KEY.items() if (found := getattr(self, name))
+        }
+        value["q"] = offsets_tree(self.ends)
+        value["v"] = OFFSETS_VERSION
         return value
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Offsets:
+    def from_json(cls, value: Mapping[str, Any]) -> SourceOffsets:
         """Read the output of `to_json`. Raises RmqdError for anything else."""
-        if value.get("v") != VERSION:
+        if value.get("v") != OFFSETS_VERSION:
             raise RmqdError(
-                f"the checkpoint has offsets of version {value.get('v')!r}; expected version {VERSION}: "
+                f"the checkpoint has offsets of version {value.get('v')!r}; expected version {OFFSETS_VERSION}: "
                 f"{json.dumps(value):.200}"
             )
         return cls(
-            offsets_by_queue(value.get("q"), "q"),
-            **{name: offsets_by_queue(value.get(name, {}), name) for name in _MORE},
+            parse_offsets_tree(value.get("q"), "q"),
+            **{name: parse_offsets_tree(value.get(key, {}), key) for key, name in _FIELD_BY_KEY.items()},
         )
 
-    def ranges(self, end: Offsets) -> dict[MessageQueue, tuple[int, int]]:
+    def ranges(self, end: SourceOffsets) -> dict[MessageQueue, tuple[int, int]]:
         """Return the non-empty ranges between these and later offsets, in order of the queues."""
         found = {}
-        for queue in sorted(end.positions):
-            high = end.positions[queue]
-            low = end.new.get(queue, self.positions.get(queue, high))
+        for queue in sorted(end.ends):
+            high = end.ends[queue]
+            low = end.new_queue_starts.get(queue, self.ends.get(queue, high))
             if low < high:
                 found[queue] = low, high
         return found
 
 
-def offsets_in(value: object) -> Offsets | None:
+def parse_reported_offsets(value: object) -> SourceOffsets | None:
     """Return the offsets that Spark reports or logs for a source; None for another source, or before the first batch.
 
     `value` is the JSON tree or its text, which some versions of Spark write in Python's syntax. Offsets of Kafka have
@@ -132,10 +140,10 @@ def offsets_in(value: object) -> Offsets | None:
         if not isinstance(tree, dict):
             with suppress(ValueError):
                 tree = json.loads(text)
-    return Offsets.of(tree) if isinstance(tree, dict) and {"q", "v"} <= tree.keys() else None
+    return SourceOffsets.from_json(tree) if isinstance(tree, dict) and {"q", "v"} <= tree.keys() else None
 
 
-def nested_offsets(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
+def offsets_tree(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
     """Return offsets by topic, broker and queue id, with sorted keys."""
     tree: dict[str, dict[str, dict[str, int]]] = {}
     for queue in sorted(by_queue):
@@ -146,8 +154,8 @@ def nested_offsets(by_queue: ByQueue) -> dict[str, dict[str, dict[str, int]]]:
     }
 
 
-def offsets_by_queue(tree: object, what: str) -> dict[MessageQueue, int]:
-    """Return the reverse of `nested_offsets`, also for input from users. Raises RmqdError with the expected shape."""
+def parse_offsets_tree(tree: object, what: str) -> dict[MessageQueue, int]:
+    """Return the reverse of `offsets_tree`, also for input from users. Raises RmqdError with the expected shape."""
     found: dict[MessageQueue, int] = {}
     try:
         for topic, brokers in tree.items():  # type: ignore[attr-defined]  # any type, see the except clause

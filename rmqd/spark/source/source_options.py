@@ -15,25 +15,32 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.errors import ConfigError
 from rmqd.spark.session import spark_access as access
 from rmqd.spark.session.queue_range import EVERY_MESSAGE, PullSettings
-from rmqd.spark.session.spark_access import ClientAccess, GivenOptions, flag, milliseconds, option_text, parse_positive
+from rmqd.spark.session.spark_access import (
+    ClientAccess,
+    GivenOptions,
+    option_text,
+    parse_flag,
+    parse_milliseconds_as_seconds,
+    parse_positive_int,
+)
 from rmqd.spark.source.source_columns import (
     DEFAULT_COLUMNS,
-    READ_COLUMNS,
+    PIPELINE_COLUMNS,
     VALUE_COLUMNS,
     Decoding,
-    column_names,
-    duration,
-    error_mode,
-    queues_by_broker,
-    strategy,
-    time_ms,
-    topic_names,
-    topic_pattern,
-    word_bound,
+    bound_word_parser,
+    parse_columns,
+    parse_duration,
+    parse_error_mode,
+    parse_missing_timestamp_strategy,
+    parse_queues,
+    parse_time_bound,
+    parse_topic_pattern,
+    parse_topics,
 )
-from rmqd.spark.source.source_offsets import Kind, OffsetBound, offsets_bound, timestamps_bound
+from rmqd.spark.source.source_offsets import Kind, OffsetBound, parse_offsets_bound, parse_timestamps_bound
 from rmqd.spark.values import value_format
-from rmqd.spark.values.value_format import MISSING, ValueFormat, read_value
+from rmqd.spark.values.value_format import MISSING_LIBRARY_HINTS, ValueFormat, parse_value_format
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import TOOLS_GROUP, check_group, retry_topic
@@ -61,77 +68,80 @@ KAFKA_OPTIONS: Final = {
     "kafka.sasl.jaas.config": "accessKey and secretKey",
 }
 """Our options for options of the Kafka source."""
-NAMES: Final = (*access.NAMES, *_OTHERS, *value_format.NAMES)
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+SOURCE_OPTIONS: Final = (*access.ACCESS_OPTIONS, *_OTHERS, *value_format.VALUE_OPTIONS)
+BATCH_ONLY_OPTIONS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 START_OPTIONS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _WHAT: Final = ("subscribe", "subscribePattern", "assign")
 _MAXIMUM: Final = ("maxOffsetsPerTrigger", "maxRowsPerTrigger")
 
-CATALOG_PREFIX: Final = "option."
+CATALOG_OPTION_PREFIX: Final = "option."
 """Prefix of a second copy of each option that Spark's catalog passes, together with `provider`, by CREATE TABLE."""
-NO_CATALOG: Final = (
+NO_CATALOG_TEXT: Final = (
     "CREATE TABLE: Spark's catalog would store the options of a Python source; "
     "use CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"
 )
 
 _Fields = Mapping[str, tuple[str, Callable[[str], Any]]]
 _LIMITS: Final[_Fields] = {
-    "minOffsetsPerTrigger": ("min_offsets", parse_positive),
-    **dict.fromkeys(_MAXIMUM, ("max_offsets", parse_positive)),
-    "minPartitions": ("min_partitions", parse_positive),
-    "maxPartitions": ("max_partitions", parse_positive),
+    "minOffsetsPerTrigger": ("min_offsets", parse_positive_int),
+    **dict.fromkeys(_MAXIMUM, ("max_offsets", parse_positive_int)),
+    "minPartitions": ("min_partitions", parse_positive_int),
+    "maxPartitions": ("max_partitions", parse_positive_int),
 }
 _FIELDS: Final[_Fields] = {
-    "subscribe": ("topics", topic_names),
-    "subscribePattern": ("pattern", topic_pattern),
-    "assign": ("assigned", queues_by_broker),
-    "startingOffsetsFallback": ("fallback", word_bound("earliest", "latest")),
-    "startingOffsetsByTimestampStrategy": ("must_find_timestamp", strategy),
-    "maxBytesPerTrigger": ("max_bytes", parse_positive),
-    "maxTriggerDelay": ("max_trigger_delay_seconds", duration),
-    "maxRecordsPerPartition": ("max_records_per_partition", parse_positive),
-    "failOnDataLoss": ("fail_on_data_loss", flag),
-    "fetchOffset.intervalMs": ("fetch_interval_seconds", milliseconds),
-    "routeRefreshMs": ("route_refresh_seconds", milliseconds),
-    "unavailableToleranceMs": ("tolerance_seconds", milliseconds),
-    "queueRetention": ("queue_retention_seconds", duration),
-    "drainFile": ("drain_file", str),
-    "checkCrc": ("check_crc", flag),
-    "pushdown": ("pushdown", flag),
+    "subscribe": ("topics", parse_topics),
+    "subscribePattern": ("topic_pattern", parse_topic_pattern),
+    "assign": ("assigned_queues", parse_queues),
+    "startingOffsetsFallback": ("default_start_bound", bound_word_parser("earliest", "latest")),
+    "startingOffsetsByTimestampStrategy": ("must_find_timestamp", parse_missing_timestamp_strategy),
+    "maxBytesPerTrigger": ("max_bytes", parse_positive_int),
+    "maxTriggerDelay": ("max_trigger_delay_seconds", parse_duration),
+    "maxRecordsPerPartition": ("max_records_per_partition", parse_positive_int),
+    "failOnDataLoss": ("fail_on_data_loss", parse_flag),
+    "fetchOffset.intervalMs": ("fetch_interval_seconds", parse_milliseconds_as_seconds),
+    "routeRefreshMs": ("route_refresh_seconds", parse_milliseconds_as_seconds),
+    "unavailableToleranceMs": ("tolerance_seconds", parse_milliseconds_as_seconds),
+    "queueRetention": ("queue_retention_seconds", parse_duration),
+    "drainFile": ("pause_file", str),
+    "checkCrc": ("checks_crc", parse_flag),
+    "pushdown": ("uses_pushdown", parse_flag),
 }
 """Fields of SourceOptions that a single option sets."""
 _PULL: Final[_Fields] = {
-    "pullBatchSize": ("batch_size", lambda text: min(parse_positive(text), 1024)),
-    "pullParallelism": ("in_flight", lambda text: min(parse_positive(text), 64)),
-    "pullTimeoutMs": ("timeout_seconds", milliseconds),
-    "rowsPerBatch": ("rows_per_batch", parse_positive),
+    "pullBatchSize": ("batch_size", lambda text: min(parse_positive_int(text), 1024)),
+    "pullParallelism": ("max_in_flight", lambda text: min(parse_positive_int(text), 64)),
+    "pullTimeoutMs": ("timeout_seconds", parse_milliseconds_as_seconds),
+    "rowsPerBatch": ("rows_per_batch", parse_positive_int),
 }
 """Fields of PullSettings that a single option sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(Decoding):
-    """The topics, filters, bounds and speed of a read. One of `topics`, `pattern` and `assigned` is set."""
+    """The topics, filters, bounds and speed of a read.
+
+    Exactly one of `topics`, `topic_pattern` and `assigned_queues` is set.
+    """
 
     access: ClientAccess
     topics: tuple[str, ...] = ()
-    pattern: str = ""
-    assigned: tuple[MessageQueue, ...] = ()
+    topic_pattern: str = ""
+    assigned_queues: tuple[MessageQueue, ...] = ()
     include_retry_topic: bool = False
     """Whether the group's retry topic is read together with the topics, when it exists."""
     subscription: SubscriptionData = EVERY_MESSAGE
     """The broker-side filter, without a topic."""
-    filters: Mapping[str, SubscriptionData] = field(default_factory=dict)
+    filter_by_topic: Mapping[str, SubscriptionData] = field(default_factory=dict)
     """Filters by topic; override `subscription`."""
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     group: str = ""
     commit_offsets: bool = False
-    starting: OffsetBound | None = None
+    start_bound: OffsetBound | None = None
     """None if not set: then `committed` with a group, else `latest` for a stream and `earliest` for a batch."""
-    fallback: OffsetBound = field(default_factory=lambda: OffsetBound("earliest"))
+    default_start_bound: OffsetBound = field(default_factory=lambda: OffsetBound("earliest"))
     must_find_timestamp: bool = False
-    ending: OffsetBound = field(default_factory=lambda: OffsetBound("latest"))
-    given: frozenset[str] = frozenset()
+    end_bound: OffsetBound = field(default_factory=lambda: OffsetBound("latest"))
+    given_options: frozenset[str] = frozenset()
     max_offsets: int | None = None
     max_bytes: int | None = None
     min_offsets: int | None = None
@@ -144,8 +154,8 @@ class SourceOptions(Decoding):
     route_refresh_seconds: float = 30.0
     tolerance_seconds: float = 60.0
     queue_retention_seconds: float = 259200.0
-    drain_file: str = ""
-    pushdown: bool = False
+    pause_file: str = ""
+    uses_pushdown: bool = False
     pull: PullSettings = field(default_factory=PullSettings)
 
     @property
@@ -155,14 +165,16 @@ class SourceOptions(Decoding):
 
     def filter_of(self, topic: str) -> SubscriptionData:
         """Return the broker-side filter of a topic. Retries are not filtered again."""
-        return EVERY_MESSAGE if topic == self.retry_topic else self.filters.get(topic, self.subscription)
+        return EVERY_MESSAGE if topic == self.retry_topic else self.filter_by_topic.get(topic, self.subscription)
 
-    def refuse_batch_only(self) -> None:
+    def refuse_batch_only_options(self) -> None:
         """Raise ConfigError if an option is set that a stream, which has no end, cannot have."""
         wrong: list[object] = [
-            f"{name}: a stream has no end; use this option with spark.read" for name in BATCH_ONLY if name in self.given
+            f"{name}: a stream has no end; use this option with spark.read"
+            for name in BATCH_ONLY_OPTIONS
+            if name in self.given_options
         ]
-        if self.pushdown:
+        if self.uses_pushdown:
             wrong.append("pushdown: Spark supports it only for spark.read; use tags or sql to filter a stream")
         if wrong:
             raise ConfigError(wrong)
@@ -170,70 +182,70 @@ class SourceOptions(Decoding):
 
 def parse_options(values: Mapping[str, str]) -> SourceOptions:
     """Read the options of `load()`. Raises ConfigError with a line for each problem."""
-    if any(name.lower() == "provider" or name.lower().startswith(CATALOG_PREFIX) for name in values):
-        raise ConfigError([NO_CATALOG])
-    return _Reading(values, NAMES).options()
+    if any(name.lower() == "provider" or name.lower().startswith(CATALOG_OPTION_PREFIX) for name in values):
+        raise ConfigError([NO_CATALOG_TEXT])
+    return _Reading(values, SOURCE_OPTIONS).options()
 
 
 def _decoded(given: GivenOptions, default: tuple[str, ...], *, permissive: bool = False) -> dict[str, Any]:
     """Return the columns, which may include the two columns of bodies; `default` if no option sets them."""
     more = tuple(VALUE_COLUMNS) if "value" in given.values else ()
     errors = ("decode_error",) if permissive else ()
-    columns = given.read("columns", lambda text: column_names(text, more, errors), (*default, *errors, *more))
-    if given.read("includeProperties", flag, False):
+    columns = given.parse("columns", lambda text: parse_columns(text, more, errors), (*default, *errors, *more))
+    if given.parse("includeProperties", parse_flag, False):
         columns = tuple(dict.fromkeys((*columns, "properties")))
-    return {"columns": columns, "value": read_value(given)}
+    return {"columns": columns, "value_format": parse_value_format(given)}
 
 
 def _pull_fields(given: GivenOptions, fields: Mapping[str, Any]) -> dict[str, Any]:
     patience = {"patience_seconds": fields["tolerance_seconds"]} if "tolerance_seconds" in fields else {}
-    return patience | given.fields(_PULL)
+    return patience | given.parse_fields(_PULL)
 
 
 class _Reading(GivenOptions):
     """Reads all options and collects their problems."""
 
-    instead = KAFKA_OPTIONS
+    hints_by_wrong_name = KAFKA_OPTIONS
 
     def options(self) -> SourceOptions:
-        group = self.read("groupId", check_group, "")
+        group = self.parse("groupId", check_group, "")
         if "tags" in self.values and "sql" in self.values:
-            self.problem("sql", "tags is also set; expected only one of them")
+            self.add_problem("sql", "tags is also set; expected only one of them")
         self._only_one(START_OPTIONS)
-        self._only_one(BATCH_ONLY)
+        self._only_one(BATCH_ONLY_OPTIONS)
         self._only_one(_MAXIMUM)
         # a query that starts elsewhere than its group usually only inspects what another consumer handles
-        commits = self.read("commitOffsets", flag, bool(group) and not self._starts_elsewhere())
+        commits = self.parse("commitOffsets", parse_flag, bool(group) and not self._starts_elsewhere())
         if commits and not group:
-            self.problem("commitOffsets", "needs groupId, the consumer group for the offsets")
-        retries = self.read("includeRetryTopic", flag, False)
+            self.add_problem("commitOffsets", "needs groupId, the consumer group for the offsets")
+        retries = self.parse("includeRetryTopic", parse_flag, False)
         if retries and not group:
-            self.problem("includeRetryTopic", "needs groupId, the consumer group of the retries")
+            self.add_problem("includeRetryTopic", "needs groupId, the consumer group of the retries")
         if retries and "assign" in self.values:
-            self.problem("includeRetryTopic", "assign already names all queues; use subscribe instead")
-        permissive = self.read("mode", error_mode, False)
+            self.add_problem("includeRetryTopic", "assign already names all queues; use subscribe instead")
+        permissive = self.parse("mode", parse_error_mode, False)
         starting = self._starting(bool(group))
-        limits = self.fields(_LIMITS)
+        limits = self.parse_fields(_LIMITS)
         for what, name in (("offsets", "OffsetsPerTrigger"), ("partitions", "Partitions")):
             least, most = limits.get(f"min_{what}", 0), limits.get(f"max_{what}", math.inf)
             if least > most:
-                self.problem(f"min{name}", f"{least} is more than max{name}, {most}")
+                self.add_problem(f"min{name}", f"{least} is more than max{name}, {most}")
         reached = access.read_access(self)
         named = [name for name in _WHAT if name in self.values]
         if len(named) != 1:
-            self.problem("subscribe", f"expected exactly one of {', '.join(_WHAT)}; {len(named)} of them are set")
-        fields = self.fields(_FIELDS)
+            self.add_problem("subscribe", f"expected exactly one of {', '.join(_WHAT)}; {len(named)} of them are set")
+        fields = self.parse_fields(_FIELDS)
         values: dict[str, Any] = {
             "access": reached,
             "subscription": self._filter(),
             "include_retry_topic": retries,
-            **_decoded(self, READ_COLUMNS, permissive=permissive),
+            **_decoded(self, PIPELINE_COLUMNS, permissive=permissive),
             "group": group,
             "commit_offsets": commits,
-            "starting": starting,
-            "ending": self._ending(),
-            "given": frozenset(self.values),
-            "permissive": permissive,
+            "start_bound": starting,
+            "end_bound": self._ending(),
+            "given_options": frozenset(self.values),
+            "is_permissive": permissive,
             "must_find_timestamp": True,
             "pull": PullSettings(group=group or TOOLS_GROUP, **_pull_fields(self, fields)),
         }
@@ -243,20 +255,24 @@ class _Reading(GivenOptions):
 
     def _filter(self) -> SubscriptionData:
         if "sql" in self.values:
-            return self.read("sql", lambda text: sql_subscription("", text, 0), EVERY_MESSAGE)
-        return self.read("tags", lambda text: tag_subscription("", text, 0), EVERY_MESSAGE)
+            return self.parse("sql", lambda text: sql_subscription("", text, 0), EVERY_MESSAGE)
+        return self.parse("tags", lambda text: tag_subscription("", text, 0), EVERY_MESSAGE)
 
     def _starting(self, has_group: bool) -> OffsetBound | None:
         if "startingOffsets" in self.values:
             kinds: tuple[Kind, ...] = ("earliest", "latest", "committed")
-            bound = self.read("startingOffsets", lambda text: offsets_bound(text, kinds), OffsetBound("earliest"))
+            bound = self.parse(
+                "startingOffsets", lambda text: parse_offsets_bound(text, kinds), OffsetBound("earliest")
+            )
             if bound.kind == "committed" and not has_group:
-                self.problem("startingOffsets", "committed needs groupId, the consumer group of the committed offsets")
+                self.add_problem(
+                    "startingOffsets", "committed needs groupId, the consumer group of the committed offsets"
+                )
             return bound
         if "startingTimestamp" in self.values:
-            return self.read("startingTimestamp", time_ms, None)
+            return self.parse("startingTimestamp", parse_time_bound, None)
         if "startingOffsetsByTimestamp" in self.values:
-            return self.read("startingOffsetsByTimestamp", timestamps_bound, None)
+            return self.parse("startingOffsetsByTimestamp", parse_timestamps_bound, None)
         return OffsetBound("committed") if has_group else None
 
     def _starts_elsewhere(self) -> bool:
@@ -266,27 +282,27 @@ class _Reading(GivenOptions):
 
     def _ending(self) -> OffsetBound:
         if "endingTimestamp" in self.values:
-            return self.read("endingTimestamp", time_ms, OffsetBound("latest"))
+            return self.parse("endingTimestamp", parse_time_bound, OffsetBound("latest"))
         if "endingOffsetsByTimestamp" in self.values:
-            return self.read("endingOffsetsByTimestamp", timestamps_bound, OffsetBound("latest"))
-        return self.read("endingOffsets", lambda text: offsets_bound(text, ("latest",)), OffsetBound("latest"))
+            return self.parse("endingOffsetsByTimestamp", parse_timestamps_bound, OffsetBound("latest"))
+        return self.parse("endingOffsets", lambda text: parse_offsets_bound(text, ("latest",)), OffsetBound("latest"))
 
     def _only_one(self, names: tuple[str, ...]) -> None:
         given = [name for name in names if name in self.values]
         for name in given[1:]:
-            self.problem(name, f"{given[0]} is also set; expected only one of them")
+            self.add_problem(name, f"{given[0]} is also set; expected only one of them")
 
 
-SCHEMA: Final = "valueSchema"
-PROVISIONAL_SCHEMA: Final = "unknown string"
+SCHEMA_OPTION: Final = "valueSchema"
+PROVISIONAL_SCHEMA_DDL: Final = "unknown string"
 """A placeholder for a schema that is not inferred yet."""
 _STARTING: Final = "consume_from_where and consume_timestamp of the group"
 _INSTEAD: Final[Mapping[str, str]] = {
-    **dict.fromkeys(access.NAMES, "client and nameserver of the configuration"),
+    **dict.fromkeys(access.ACCESS_OPTIONS, "client and nameserver of the configuration"),
     **dict.fromkeys(("subscribe", "subscribePattern", "assign", "tags", "sql"), "subscriptions of the group"),
     **dict.fromkeys(START_OPTIONS, _STARTING),
     **dict.fromkeys(("startingOffsetsFallback", "startingOffsetsByTimestampStrategy"), _STARTING),
-    **dict.fromkeys((*BATCH_ONLY, "pushdown"), "spark.read, which has an end"),
+    **dict.fromkeys((*BATCH_ONLY_OPTIONS, "pushdown"), "spark.read, which has an end"),
     **dict.fromkeys(("maxOffsetsPerTrigger", "maxRowsPerTrigger"), "spark.max_offsets_per_trigger of the group"),
     "groupId": "the group's name",
     "includeProperties": "columns, which include properties by default",
@@ -301,7 +317,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
 """The alternatives to options that a group cannot have."""
 _OF_ROWS: Final = (
     *"columns rowsPerBatch minPartitions maxPartitions maxRecordsPerPartition checkCrc".split(),
-    *value_format.NAMES,
+    *value_format.VALUE_OPTIONS,
 )
 
 
@@ -312,28 +328,30 @@ def with_spark_options(options: SourceOptions, name: str, settings: GroupConfig)
     """
     given = _given(settings)
     if has_inferred_schema(given.values):
-        given.values[SCHEMA] = PROVISIONAL_SCHEMA
-    fields = given.fields(_LIMITS) | given.fields(_FIELDS)
+        given.values[SCHEMA_OPTION] = PROVISIONAL_SCHEMA_DDL
+    fields = given.parse_fields(_LIMITS) | given.parse_fields(_FIELDS)
     pull = replace(options.pull, **_pull_fields(given, fields))
     decoded = _decoded(given, options.columns)
-    if decoded["value"] == ValueFormat("json", None):  # only a DataFrame reader has schema(); a group sets valueSchema
-        given.problem("valueSchema", MISSING["json"])
+    if decoded["value_format"] == ValueFormat(
+        "json", None
+    ):  # only a DataFrame reader has schema(); a group sets valueSchema
+        given.add_problem("valueSchema", MISSING_LIBRARY_HINTS["json"])
     more = replace(options, **fields, **decoded, pull=pull)
-    if more.value is not None and not given.problems:
+    if more.value_format is not None and not given.problems:
         try:
-            more = replace(more, value=more.value.of_topics(tuple(settings.subscriptions)))
+            more = replace(more, value_format=more.value_format.with_default_subject(tuple(settings.subscriptions)))
         except ConfigError as error:
             given.problems += error.problems
     if given.problems:
         raise ConfigError([settings.problem(name, ("spark", "options"), str(text)) for text in given.problems])
-    needed = ("topic", "decode_error") if options.permissive else ("topic",)  # to count rows
+    needed = ("topic", "decode_error") if options.is_permissive else ("topic",)  # to count rows
     return replace(more, columns=(*(column for column in needed if column not in more.columns), *more.columns))
 
 
 def has_inferred_schema(values: Mapping[str, str]) -> bool:
     """Return whether the options request an inferred schema of bodies."""
     by_name = {name.lower(): text.strip().lower() for name, text in values.items()}
-    return by_name.get("value") == "json" and by_name.get(SCHEMA.lower()) == value_format.INFER
+    return by_name.get("value") == "json" and by_name.get(SCHEMA_OPTION.lower()) == value_format.INFER_WORD
 
 
 def check_spark_options(name: str, settings: GroupConfig) -> None:
@@ -349,8 +367,8 @@ def _given(settings: GroupConfig) -> GivenOptions:
     if settings.pull_interval_seconds:
         instead["pullparallelism"] = "no pull_interval, which allows only one pull at a time"
     own = {name: option_text(value) for name, value in written.items() if name.lower() not in instead}
-    given = GivenOptions(own, tuple(name for name in NAMES if name.lower() not in instead))
+    given = GivenOptions(own, tuple(name for name in SOURCE_OPTIONS if name.lower() not in instead))
     for name in written:
         if accepted := instead.get(name.lower()):
-            given.problem(name, f"not available here; use {accepted}")
+            given.add_problem(name, f"not available here; use {accepted}")
     return given

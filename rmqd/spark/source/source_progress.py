@@ -16,26 +16,26 @@ import structlog
 from rmqd.errors import DataLossError, RemotingError, RmqdError
 from rmqd.runtime.plain_text import duration
 from rmqd.spark.session.queue_queries import QueueResponses
-from rmqd.spark.session.spark_cluster import Cluster, all_answers
-from rmqd.spark.source.source_offsets import Offsets, offsets_in
+from rmqd.spark.session.spark_cluster import SparkCluster, values_or_raise
+from rmqd.spark.source.source_offsets import SourceOffsets, parse_reported_offsets
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
     from rmqd.spark.source.source_options import SourceOptions
 
 
-def share_batch(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQueue, int]:
-    """Return how many messages each queue contributes to a batch of at most `most`, in proportion to its backlog.
+def share_messages(backlog: Mapping[MessageQueue, int], max_messages: int) -> dict[MessageQueue, int]:
+    """Return how many messages of each queue a batch of at most `max_messages` has, in proportion to its backlog.
 
-    Each queue with messages contributes at least one, so that none starves. The total is `most` or the whole backlog;
-    it is higher only if there are more such queues than `most`.
+    Each queue with messages contributes at least one, so that none starves. The total is `max_messages` or the whole
+    backlog; it is higher only if there are more such queues than `max_messages`.
     """
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(waiting.values())
-    if total <= most:
+    if total <= max_messages:
         return waiting
-    taken = {queue: max(1, count * most // total) for queue, count in waiting.items()}
-    rest = most - sum(taken.values())
+    taken = {queue: max(1, count * max_messages // total) for queue, count in waiting.items()}
+    rest = max_messages - sum(taken.values())
     # the largest queues absorb the rounding error, and the minimum of the small queues
     for queue in sorted(waiting, key=lambda queue: (-waiting[queue], queue)):
         if rest == 0:
@@ -46,15 +46,15 @@ def share_batch(backlog: Mapping[MessageQueue, int], most: int) -> dict[MessageQ
     return taken
 
 
-def share_bytes(
-    backlog: Mapping[MessageQueue, int], sizes: Mapping[MessageQueue, float], most_bytes: int
+def share_messages_by_bytes(
+    backlog: Mapping[MessageQueue, int], sizes: Mapping[MessageQueue, float], max_bytes: int
 ) -> dict[MessageQueue, int]:
-    """Return the number of messages per queue for a batch of `most_bytes`; `sizes` are the mean message sizes."""
+    """Return the number of messages per queue for a batch of `max_bytes`; `sizes` are the mean message sizes."""
     waiting = {queue: count for queue, count in sorted(backlog.items()) if count > 0}
     total = sum(count * sizes[queue] for queue, count in waiting.items())
-    if total <= most_bytes:
+    if total <= max_bytes:
         return waiting
-    return {queue: max(1, int(count * most_bytes / total)) for queue, count in waiting.items()}
+    return {queue: max(1, int(count * max_bytes / total)) for queue, count in waiting.items()}
 
 
 log = structlog.get_logger(__name__)
@@ -65,67 +65,67 @@ RECREATION_CHECK_SECONDS: Final = 60.0  # interval of checks for recreated topic
 UNKNOWN_SIZE_BYTES: Final = 1024.0  # message size until a broker returns the queue's mean size
 
 
-class BrokerSilentError(RemotingError):
+class BrokerUnresponsiveError(RemotingError):
     """A broker did not return the end offsets of its queues for too long."""
 
 
 @dataclass(slots=True)
-class _Silence:
+class _UnresponsiveBroker:
     since: float
     error: RmqdError
-    asking: Future[QueueResponses[int]] | None = None
+    pending: Future[QueueResponses[int]] | None = None
 
-    def answers(self, cluster: Cluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
+    def take_answers(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
         """Return the answers since the last call. Starts a request if none is running."""
-        if self.asking is None:
-            self.asking = cluster.begin_max_offsets(queues)
-        elif self.asking.done():
-            answers, self.asking = self.asking.result(), None
+        if self.pending is None:
+            self.pending = cluster.begin_max_offsets(queues)
+        elif self.pending.done():
+            answers, self.pending = self.pending.result(), None
             return answers
         return QueueResponses()
 
 
-class SilentBrokers:
-    """The brokers that do not answer, and since when. Logged once when a broker falls silent and when it returns."""
+class UnresponsiveBrokers:
+    """The brokers that do not answer, and since when. Each is logged when it stops and when it resumes answering."""
 
     def __init__(self, patience_seconds: float) -> None:
         self._patience_seconds = patience_seconds
-        self._silent: dict[str, _Silence] = {}
+        self._silent: dict[str, _UnresponsiveBroker] = {}
 
-    def ends(self, cluster: Cluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
+    def end_offsets(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> QueueResponses[int]:
         """Return the end offsets of the queues.
 
-        Does not wait for brokers that are already silent: their answers are returned by a later call. Their requests
+        Does not wait for brokers that already did not answer: a later call returns their answers. Their requests
         take seconds to fail, and would delay all other queues.
         """
         answers = cluster.max_offsets([one for one in queues if one.broker_name not in self._silent], of_slaves=True)
         for broker, silence in self._silent.items():
             asked = [queue for queue in queues if queue.broker_name == broker]
-            late = silence.answers(cluster, asked)
+            late = silence.take_answers(cluster, asked)
             for queue in asked:  # the response is for an earlier request, which may have had other queues
-                if queue in late.found:
-                    answers.found[queue] = late.found[queue]
+                if queue in late.values:
+                    answers.values[queue] = late.values[queue]
                 else:
-                    answers.failed[queue] = late.failed.get(queue, silence.error)
+                    answers.errors[queue] = late.errors.get(queue, silence.error)
         return answers
 
-    def look(self, answers: QueueResponses[int]) -> None:
-        """Record the brokers that did not answer. A missing queue does not count as silence."""
+    def record(self, answers: QueueResponses[int]) -> None:
+        """Record the brokers that did not answer. A missing queue does not count."""
         failed: dict[str, list[MessageQueue]] = {}
-        for queue in sorted(answers.failed.keys() - answers.away):
+        for queue in sorted(answers.errors.keys() - answers.missing_queues):
             failed.setdefault(queue.broker_name, []).append(queue)
-        there = {queue.broker_name for queue in answers.found}
+        there = {queue.broker_name for queue in answers.values}
         now = time.monotonic()
         for broker in sorted(self._silent.keys() - failed.keys()):
             silence = self._silent.pop(broker)
             if broker in there:  # a broker that is not in `there` is missing in all routes
                 log.info("spark.broker_returned", broker=broker, after_seconds=round(now - silence.since, 1))
         for broker, queues in sorted(failed.items()):
-            error = answers.failed[queues[0]]
+            error = answers.errors[queues[0]]
             if broker in self._silent:
                 self._silent[broker].error = error
                 continue
-            self._silent[broker] = _Silence(now, error)
+            self._silent[broker] = _UnresponsiveBroker(now, error)
             topics = dict.fromkeys(queue.topic for queue in queues)
             log.warning(
                 "spark.broker_silent",
@@ -135,13 +135,13 @@ class SilentBrokers:
                 patience_seconds=self._patience_seconds,
             )
 
-    def raise_if_silent(self) -> None:
-        """Raise BrokerSilentError if a broker has not answered for longer than the tolerance."""
+    def raise_if_unresponsive(self) -> None:
+        """Raise BrokerUnresponsiveError if a broker has not answered for longer than the tolerance."""
         now = time.monotonic()
         for broker, silence in self._silent.items():
             seconds = now - silence.since
             if seconds >= self._patience_seconds:
-                raise BrokerSilentError(
+                raise BrokerUnresponsiveError(
                     broker,
                     f"has not returned the ends of its queues for {duration(seconds)} while others did: "
                     f"{silence.error}",
@@ -155,48 +155,48 @@ class QueueEnds:
         self._options = options
         self._asked_at: float | None = None
         self._pinned: dict[MessageQueue, int] | None = None
-        self.silent = SilentBrokers(options.tolerance_seconds)
+        self.silent = UnresponsiveBrokers(options.tolerance_seconds)
         self.last: dict[MessageQueue, int] = {}
         """The ends at the last query."""
 
     @property
-    def pinned(self) -> bool:
-        """Whether the ends are fixed, as for a bounded query."""
+    def is_pinned(self) -> bool:
+        """Whether the ends are fixed, because the query is bounded."""
         return self._pinned is not None
 
     @property
-    def age_left_seconds(self) -> float:
-        """How long `now` still returns the last ends; 0 if it would query the brokers."""
+    def cache_seconds_left(self) -> float:
+        """How long `current` still returns the last ends; 0 if it would query the brokers."""
         if self._asked_at is None:
             return 0.0
         return max(0.0, self._asked_at + self._options.fetch_interval_seconds - time.monotonic())
 
-    def pin(self, cluster: Cluster, queues: Iterable[MessageQueue]) -> None:
+    def pin(self, cluster: SparkCluster, queues: Iterable[MessageQueue]) -> None:
         """Fix the ends at their current values, for a bounded query. Raises RmqdError if a master does not answer.
 
         A slave that is behind its master would end the query too early.
         """
-        self._pinned = all_answers(cluster.max_offsets(queues))
+        self._pinned = values_or_raise(cluster.max_offsets(queues))
         self.last = dict(self._pinned)
 
-    def reach(self, positions: Mapping[MessageQueue, int]) -> None:
+    def raise_pinned_ends(self, start_offsets: Mapping[MessageQueue, int]) -> None:
         """Raise fixed ends to the start offsets, if they are lower. The difference is not a data loss."""
         if self._pinned is not None:
-            self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in positions.items()}
+            self._pinned |= {queue: max(self._pinned.get(queue, at), at) for queue, at in start_offsets.items()}
 
-    def now(self, cluster: Cluster, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
+    def current(self, cluster: SparkCluster, queues: Collection[MessageQueue]) -> Mapping[MessageQueue, int]:
         """Return the ends of the queues whose brokers answered. Raises RmqdError if none did."""
         if self._pinned is not None:
             return self._pinned
-        if self.age_left_seconds:
+        if self.cache_seconds_left:
             return self.last
         now = time.monotonic()
-        answers = self.silent.ends(cluster, queues)
-        if answers.failed and not answers.found:
-            all_answers(answers)
-        self.silent.look(answers)
+        answers = self.silent.end_offsets(cluster, queues)
+        if answers.errors and not answers.values:
+            values_or_raise(answers)
+        self.silent.record(answers)
         self._asked_at = now
-        self.last = answers.found
+        self.last = answers.values
         return self.last
 
 
@@ -212,19 +212,25 @@ class SourceProgress:
         self._is_first = True
         self._mark_at = 0.0
 
-    def next(
-        self, cluster: Cluster, begin: Offsets, heads: Mapping[MessageQueue, int], *, takes_all: bool, is_bounded: bool
-    ) -> Offsets | None:
+    def next_end(
+        self,
+        cluster: SparkCluster,
+        begin: SourceOffsets,
+        queue_ends: Mapping[MessageQueue, int],
+        *,
+        takes_all: bool,
+        is_bounded: bool,
+    ) -> SourceOffsets | None:
         """Return the end of the next batch; None if it would be empty. Raises RmqdError.
 
         Queues whose broker does not answer wait for a later batch. In a bounded query the error is raised instead,
         because an empty batch ends the query.
         """
-        new = {queue: head for queue, head in heads.items() if queue not in begin.positions}
+        new = {queue: head for queue, head in queue_ends.items() if queue not in begin.ends}
         starts = self._starts(cluster, new, by_all=is_bounded) if new else {}
         backlog = {}
-        for queue, head in heads.items():
-            low = begin.positions.get(queue, starts.get(queue))
+        for queue, head in queue_ends.items():
+            low = begin.ends.get(queue, starts.get(queue))
             if low is not None:
                 backlog[queue] = head - low
         back = self._back(cluster, begin, [queue for queue, count in backlog.items() if count < 0], by_all=is_bounded)
@@ -232,74 +238,86 @@ class SourceProgress:
         is_enough = self._is_enough(backlog) if patient else any(count > 0 for count in backlog.values())
         is_due = self._is_first or (is_enough and time.monotonic() >= self._mark_at)
         self._is_first = False
-        again = self._recreated(cluster, begin, heads.keys() & begin.positions.keys() if is_due else back, back)
+        again = self._recreated(cluster, begin, queue_ends.keys() & begin.ends.keys() if is_due else back, back)
         if again:
             lows = _answers(cluster.min_offsets(again), by_all=is_bounded)
-            self._report_loss(begin, heads, lows)
+            self._report_loss(begin, queue_ends, lows)
             starts |= lows
-            backlog |= {queue: heads[queue] - low for queue, low in lows.items()}
+            backlog |= {queue: queue_ends[queue] - low for queue, low in lows.items()}
             back = {queue: end for queue, end in back.items() if queue not in again}
-        self._report_loss(begin, heads, back)
+        self._report_loss(begin, queue_ends, back)
         if patient and not starts and not back and not is_enough:
             return None
         taken = self._admit(cluster, begin, starts, backlog, takes_all=takes_all)
-        positions = {**begin.positions, **starts, **back}
+        positions = {**begin.ends, **starts, **back}
         for queue, count in taken.items():
             positions[queue] += count
-        if positions == begin.positions and not again:
+        if positions == begin.ends and not again:
             return None
         self._last_batch_at = time.monotonic()
-        end = Offsets(positions, starts, {}, begin.marks, begin.marked_ms)
-        return self._marked(cluster, end, heads, is_due=is_due)
+        end = SourceOffsets(positions, starts, {}, begin.mark_offsets, begin.mark_store_times_ms)
+        return self._marked(cluster, end, queue_ends, is_due=is_due)
 
     def _back(
-        self, cluster: Cluster, begin: Offsets, behind: Iterable[MessageQueue], *, by_all: bool
+        self, cluster: SparkCluster, begin: SourceOffsets, behind: Iterable[MessageQueue], *, by_all: bool
     ) -> dict[MessageQueue, int]:
         """Return the ends of the queues in `behind` that really end below the query's position.
 
         Asks the masters again, because the end may come from a slave that is only behind its master.
         """
-        wanted = [queue for queue in behind if queue in begin.positions]
+        wanted = [queue for queue in behind if queue in begin.ends]
         ends = _answers(cluster.max_offsets(wanted), by_all=by_all) if wanted else {}
-        return {queue: end for queue, end in ends.items() if end < begin.positions[queue]}
+        return {queue: end for queue, end in ends.items() if end < begin.ends[queue]}
 
     def _recreated(
-        self, cluster: Cluster, begin: Offsets, looked: Collection[MessageQueue], back: Collection[MessageQueue]
+        self,
+        cluster: SparkCluster,
+        begin: SourceOffsets,
+        looked: Collection[MessageQueue],
+        back: Collection[MessageQueue],
     ) -> list[MessageQueue]:
         """Return the queues whose topic was recreated: the message at a known offset is a different one.
 
         The message may have expired instead, but not in the queues of `back`, which end below the query's position.
         """
-        marked = {queue: begin.marks[queue] for queue in looked if queue in begin.marks}
-        there = cluster.stored_at(marked).found if marked else {}
-        others = {queue for queue, time_ms in there.items() if time_ms not in (begin.marked_ms[queue], -1)}
+        marked = {queue: begin.mark_offsets[queue] for queue in looked if queue in begin.mark_offsets}
+        there = cluster.store_times_ms(marked).values if marked else {}
+        others = {queue for queue, time_ms in there.items() if time_ms not in (begin.mark_store_times_ms[queue], -1)}
         return sorted(others | {queue for queue in back if there.get(queue) == -1 or queue not in marked})
 
-    def _marked(self, cluster: Cluster, end: Offsets, queues: Iterable[MessageQueue], *, is_due: bool) -> Offsets:
+    def _marked(
+        self, cluster: SparkCluster, end: SourceOffsets, queues: Iterable[MessageQueue], *, is_due: bool
+    ) -> SourceOffsets:
         """Return the end of a batch with new marks: for new queues, and if `is_due` for all queues.
 
         `queues` are the queues whose brokers answer.
         """
-        marking = [queue for queue in queues if is_due or queue in end.new]
-        last = {queue: at - 1 for queue in marking if (at := end.positions.get(queue, 0)) > 0}
-        found = cluster.stored_at(last).found if last else {}
+        marking = [queue for queue in queues if is_due or queue in end.new_queue_starts]
+        last = {queue: at - 1 for queue in marking if (at := end.ends.get(queue, 0)) > 0}
+        found = cluster.store_times_ms(last).values if last else {}
         times = {queue: time_ms for queue, time_ms in found.items() if time_ms >= 0}
-        kept = {queue: at for queue, at in end.marks.items() if queue in end.positions and queue not in end.new}
+        kept = {
+            queue: at
+            for queue, at in end.mark_offsets.items()
+            if queue in end.ends and queue not in end.new_queue_starts
+        }
         if is_due:
             self._mark_at = time.monotonic() + RECREATION_CHECK_SECONDS
         return replace(
             end,
-            marks=kept | {queue: last[queue] for queue in times},
-            marked_ms={queue: end.marked_ms[queue] for queue in kept} | times,
+            mark_offsets=kept | {queue: last[queue] for queue in times},
+            mark_store_times_ms={queue: end.mark_store_times_ms[queue] for queue in kept} | times,
         )
 
-    def _starts(self, cluster: Cluster, new: Mapping[MessageQueue, int], *, by_all: bool) -> dict[MessageQueue, int]:
+    def _starts(
+        self, cluster: SparkCluster, new: Mapping[MessageQueue, int], *, by_all: bool
+    ) -> dict[MessageQueue, int]:
         """Return the start offsets of new queues: the first message, or the group's offset. `new` has their ends."""
         starts = _answers(cluster.min_offsets(new), by_all=by_all)
         if not self._options.commit_offsets:
             return starts
         # a queue that reappeared after a long time, or that the group consumed by other means
-        committed = _answers(cluster.committed(self._options.group, starts), by_all=by_all)
+        committed = _answers(cluster.committed_offsets(self._options.group, starts), by_all=by_all)
         return {
             queue: max(low, min(committed[queue] or 0, new[queue]))
             for queue, low in starts.items()
@@ -308,8 +326,8 @@ class SourceProgress:
 
     def _admit(
         self,
-        cluster: Cluster,
-        begin: Offsets,
+        cluster: SparkCluster,
+        begin: SourceOffsets,
         starts: Mapping[MessageQueue, int],
         backlog: Mapping[MessageQueue, int],
         *,
@@ -320,12 +338,12 @@ class SourceProgress:
         if takes_all:
             return waiting
         if self.max_offsets is not None:
-            waiting = share_batch(waiting, self.max_offsets) if self.max_offsets else {}
+            waiting = share_messages(waiting, self.max_offsets) if self.max_offsets else {}
         if options.max_bytes is not None and waiting:
-            lows = {queue: begin.positions.get(queue, starts.get(queue, 0)) for queue in waiting}
-            self._sizes |= cluster.mean_sizes(lows).found
+            lows = {queue: begin.ends.get(queue, starts.get(queue, 0)) for queue in waiting}
+            self._sizes |= cluster.mean_sizes(lows).values
             sizes = {queue: self._sizes.get(queue, UNKNOWN_SIZE_BYTES) for queue in waiting}
-            waiting = share_bytes(waiting, sizes, options.max_bytes)
+            waiting = share_messages_by_bytes(waiting, sizes, options.max_bytes)
         return waiting
 
     def _is_enough(self, backlog: Mapping[MessageQueue, int]) -> bool:
@@ -335,14 +353,14 @@ class SourceProgress:
         return waiting >= (self._options.min_offsets or 0) or (waiting > 0 and is_late)
 
     def _report_loss(
-        self, begin: Offsets, heads: Mapping[MessageQueue, int], continuing: Mapping[MessageQueue, int]
+        self, begin: SourceOffsets, heads: Mapping[MessageQueue, int], continuing: Mapping[MessageQueue, int]
     ) -> None:
         """Report queues that were recreated, or whose last messages were lost, and where the query continues.
 
         RangePlan is the other module that detects data loss.
         """
         for queue, offset in sorted(continuing.items()):
-            position, head = begin.positions[queue], heads[queue]
+            position, head = begin.ends[queue], heads[queue]
             if self._options.fail_on_data_loss:
                 lost = (head, position) if head < position else (min(position, head - 1), head)
                 raise DataLossError(queue, lost, (0, head))
@@ -350,18 +368,18 @@ class SourceProgress:
 
 
 def _answers(answers: QueueResponses[T], *, by_all: bool) -> dict[MessageQueue, T]:
-    return all_answers(answers) if by_all else answers.found
+    return values_or_raise(answers) if by_all else answers.values
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLag:
     """The number of unread messages of a query, for each queue. A queue whose broker did not answer is missing."""
 
-    queues: Mapping[MessageQueue, int]
+    by_queue: Mapping[MessageQueue, int]
 
     @property
     def total(self) -> int:
-        return sum(self.queues.values())
+        return sum(self.by_queue.values())
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
@@ -369,8 +387,8 @@ def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:
     found: dict[MessageQueue, int] = {}
     is_known = False
     for source in progress["sources"] if progress is not None else ():
-        end, latest = offsets_in(source["endOffset"]), offsets_in(source["latestOffset"])
+        end, latest = parse_reported_offsets(source["endOffset"]), parse_reported_offsets(source["latestOffset"])
         if end is not None and latest is not None:
             is_known = True
-            found |= {queue: max(0, at - end.positions.get(queue, 0)) for queue, at in latest.positions.items()}
+            found |= {queue: max(0, at - end.ends.get(queue, 0)) for queue, at in latest.ends.items()}
     return QueryLag(found) if is_known else None

@@ -5,7 +5,7 @@ batch; then each field of all messages is read in one step. Only finding the end
 done for each message separately. Batches that brokers store as one record (queue.type=BatchCQ) are unpacked, with the
 same result as for handlers.
 
-The start of each record is found before a response is accepted (`FramedReply`), and incomplete responses are pulled
+The start of each record is found before a response is accepted (`FramedResponse`), and incomplete responses are pulled
 again. As in `rmqd.wire.messages.decode`, a record's total size and the lengths of its parts must agree. Most producers
 send messages of equal length, so consecutive records of equal layout are checked at once.
 """
@@ -26,13 +26,13 @@ from rmqd.spark.source.buffer_arrays import (
     Array,
     Ints,
     PropertyArrays,
-    common_value,
-    items_at,
-    parts,
-    repeated,
-    run_positions,
+    common_slice,
+    constant_array,
+    items_at_positions,
+    positions_of_runs,
     slice_bytes,
     to_strings,
+    values_without_copy,
 )
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import decompress
@@ -43,10 +43,10 @@ from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2
 _NO_QUEUE: Final = MessageQueue("", "", -1)
 
 
-def unwrapped(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) -> tuple[bytes, Ints, Ints]:
+def unpack_batches(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) -> tuple[bytes, Ints, Ints]:
     """Replace the rows in `batches` by the members of these batches. Return (records, start of each, original row).
 
-    A batch that cannot be unpacked stays as it is; `why_closed` returns the reason.
+    A batch that cannot be unpacked stays as it is; `unreadable_reason` returns the reason.
     """
     parts: list[bytes] = []
     rows: list[int] = []
@@ -58,7 +58,7 @@ def unwrapped(data: bytes, starts: Ints, ends: Ints, batches: frozenset[int]) ->
     return b"".join(parts), np.cumsum(sizes) - sizes, np.array(rows, np.int64)
 
 
-def why_closed(record: bytes) -> str:
+def unreadable_reason(record: bytes) -> str:
     """Return why a well-framed record is unreadable: its batch cannot be unpacked, or its flags are unknown."""
     block = decode_messages(record, _NO_QUEUE)
     return block.corrupt[0].reason if block.corrupt else "it contains a batch of an unknown format"
@@ -121,7 +121,7 @@ def _deciding(count: int, size: int, topic: range, properties: int) -> Ints:
     return np.add.outer(np.arange(count) * size, record).ravel()
 
 
-class FramedReply:
+class FramedResponse:
     """The bytes of a response from `start` on, which are `count` records.
 
     Consecutive records of equal size are a run. `runs` has three numbers for each run: the position of the first
@@ -207,7 +207,7 @@ class Records:
         """Return the number of records, including unwanted ones."""
         return self._count
 
-    def add(self, reply: FramedReply, low: int, high: int, origin: QueueOrigin) -> None:
+    def add(self, reply: FramedResponse, low: int, high: int, origin: QueueOrigin) -> None:
         """Add the records of a response. Wanted are the offsets from `low` to before `high`."""
         if not self._origins or self._origins[-1] is not origin:
             self._origins.append(origin)
@@ -227,11 +227,11 @@ class Records:
         data = b"".join(self._parts)
         replies = np.array(self._replies or [(0, 0, 0, 0, 0)], np.int64).T
         lows, highs, origins, shifts = (np.repeat(each, replies[4]) for each in replies[:4])
-        starts = run_positions(self._runs) + shifts
+        starts = positions_of_runs(self._runs) + shifts
         layout = _Layout(data, starts)
         batches = frozenset(np.flatnonzero(layout.head["sys_flag"] & NEED_UNWRAP).tolist())
         if batches:
-            data, starts, rows = unwrapped(data, starts, layout.ends, batches)
+            data, starts, rows = unpack_batches(data, starts, layout.ends, batches)
             layout, lows, highs, origins = _Layout(data, starts), lows[rows], highs[rows], origins[rows]
         offsets, is_batch = layout.head["queue_offset"], (layout.head["sys_flag"] & NEED_UNWRAP) != 0
         # a batch that cannot be unpacked may start before the range and have members in it
@@ -257,7 +257,7 @@ class _Layout:
     def __init__(self, data: bytes, starts: Ints) -> None:
         self.data = data
         self.starts = starts
-        self.head = self.tail = items_at(data, _WHOLE, starts)
+        self.head = self.tail = items_at_positions(data, _WHOLE, starts)
         is_v2 = self.head["magic"] == MAGIC_V2
         flags = self.head["sys_flag"]
         self.born_long = (flags & BORN_HOST_V6) != 0
@@ -270,7 +270,7 @@ class _Layout:
         self.ends = starts + self.head["store_size"].astype(np.int64)
         self.body_starts = tails + _TAIL.itemsize
         if self.any_long:
-            self.tail = items_at(data, _TAIL, tails)
+            self.tail = items_at_positions(data, _TAIL, tails)
         self.body_ends = self.body_starts + self.tail["body_size"]
         octets = np.frombuffer(data, np.uint8)
         topic_sizes = octets[self.body_ends].astype(np.int64)
@@ -305,27 +305,27 @@ class DecodedRecords:
     def __len__(self) -> int:
         return len(self._layout.starts)
 
-    def fixed(self, name: str) -> Array:
+    def fixed_size_field(self, name: str) -> Array:
         """Return a field with a fixed size, in native byte order."""
         layout = self._layout
         if name == "store_timestamp" and layout.any_long:
-            values = items_at(layout.data, _LONG, layout.store_timestamps)
+            values = items_at_positions(layout.data, _LONG, layout.store_timestamps)
         else:
             values = (layout.tail if name in (_TAIL.names or ()) else layout.head)[name]
         return values.astype(values.dtype.newbyteorder("="))
 
-    def by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+    def repeat_by_queue(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         """Return for each message the value of its queue; `values` are in the order of `queues`."""
         if len(values) == 1:
-            return repeated(values[0], len(self), kind)
+            return constant_array(values[0], len(self), kind)
         return pa.array(values, kind).take(pa.array(self._queue_of))
 
     def topics(self) -> pa.Array:
         data, starts, ends = self._layout.data, self._layout.topic_starts, self._layout.topic_ends
-        name = common_value(data, starts, ends)
+        name = common_slice(data, starts, ends)
         if name is None:
             return to_strings(slice_bytes(data, starts, ends))
-        return repeated(name.decode("utf-8", "replace"), len(self), pa.string())
+        return constant_array(name.decode("utf-8", "replace"), len(self), pa.string())
 
     def properties(self) -> pa.Array:
         """Return the stored properties, as bytes."""
@@ -343,7 +343,7 @@ class DecodedRecords:
         return [layout.data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def _check_crc(self, stored: pa.Array) -> None:
-        found = np.fromiter(map(crc32, parts(stored)), np.uint32, len(stored))
+        found = np.fromiter(map(crc32, values_without_copy(stored)), np.uint32, len(stored))
         # Java stores 31 bits of the CRC
         wrong = np.flatnonzero((found ^ self._layout.head["body_crc"]) & 0x7FFFFFFF)
         self.errors |= dict.fromkeys(wrong.tolist(), "the CRC of its body does not match")
@@ -352,7 +352,7 @@ class DecodedRecords:
         layout = self._layout
         for row in np.flatnonzero(layout.head["sys_flag"] & (NEED_UNWRAP | ~KNOWN_FLAGS)).tolist():
             if row not in self.errors:
-                self.errors[row] = why_closed(layout.data[layout.starts[row] : layout.ends[row]])
+                self.errors[row] = unreadable_reason(layout.data[layout.starts[row] : layout.ends[row]])
 
     def _decode_bodies(self, stored: pa.Array) -> pa.Array:
         flags = self._layout.head["sys_flag"]

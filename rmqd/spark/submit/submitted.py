@@ -24,8 +24,8 @@ from rmqd.spark.session.group_spec import GroupSpec, load_spec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PRIORITY: Final = 1000  # priority of the hook; Spark's own hooks have 40
-GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
+SHUTDOWN_HOOK_PRIORITY: Final = 1000  # priority of the hook; Spark's own hooks have 40
+SHUTDOWN_GRACE_SECONDS: Final = 15.0  # added to the group's shutdown_timeout
 
 
 def main() -> int:
@@ -43,19 +43,19 @@ def main() -> int:
 def _run(spec: GroupSpec, ended: Path | None) -> int:
     """Run the group until a signal or the JVM's shutdown. Return the exit code, and write it into the file `ended`."""
     sys.path += [folder for folder in spec.import_path if folder not in sys.path]
-    end = GroupEnd(spec.settings.shutdown_timeout_seconds + GRACE_SECONDS)
+    end = GroupEndSignal(spec.settings.shutdown_timeout_seconds + SHUTDOWN_GRACE_SECONDS)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, end.ask)
+        signal.signal(number, end.on_signal)
     try:
-        code = run_group(spec, end.asked, end.forced, end.wait_before_exit)
+        code = run_group(spec, end.asked, end.forced, end.add_shutdown_hook)
         if ended is not None:
             ended.write_text(str(int(code)))
         return code
     finally:
-        end.remove_hook()
+        end.remove_shutdown_hook()
 
 
-class GroupEnd:
+class GroupEndSignal:
     """Signals when the group must end, and when it has ended."""
 
     class Java:
@@ -71,13 +71,13 @@ class GroupEnd:
         self._hooks: Any = None
         self._hook: Any = None
 
-    def ask(self, *_: object) -> None:
+    def on_signal(self, *_: object) -> None:
         """Called as a signal handler. A second signal forces the end."""
         if self.asked.is_set():
             self.forced.set()
         self.asked.set()
 
-    def wait_before_exit(self, spark: SparkSession) -> None:
+    def add_shutdown_hook(self, spark: SparkSession) -> None:
         """Make the session's JVM request the group's end, and wait for it, before it exits."""
         java_gateway: Any = import_module("pyspark.java_gateway")
         gateway: Any = spark.sparkContext._gateway
@@ -85,9 +85,11 @@ class GroupEnd:
         self._hooks = gateway.jvm.org.apache.hadoop.util.ShutdownHookManager.get()
         self._hook = gateway.jvm.java.lang.Thread(self)  # a Java object, needed to remove the hook
         seconds = int(self._patience_seconds)
-        self._hooks.addShutdownHook(self._hook, PRIORITY, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS)
+        self._hooks.addShutdownHook(
+            self._hook, SHUTDOWN_HOOK_PRIORITY, seconds, gateway.jvm.java.util.concurrent.TimeUnit.SECONDS
+        )
 
-    def remove_hook(self) -> None:
+    def remove_shutdown_hook(self) -> None:
         """Remove the hook after the group has ended, so that the JVM does not call a process that no longer exists."""
         self._done.set()
         if self._hooks is not None:
@@ -110,7 +112,7 @@ def _spec(asked: argparse.Namespace) -> GroupSpec:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(MAIN_NAME, description="Run one group of rmqd in a Spark driver.")
+    parser = argparse.ArgumentParser(MAIN_FILE, description="Run one group of rmqd in a Spark driver.")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--order", type=Path, help="the file of the group that rmqd spark submit wrote")
     what.add_argument("--config", type=Path, help="the configuration file or folder; use with --group")
@@ -122,4 +124,4 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-MAIN_NAME: Final = "rmqd_group.py"
+MAIN_FILE: Final = "rmqd_group.py"

@@ -11,7 +11,7 @@ from fastavro.schema import expand_schema
 
 from rmqd.handler_api.typed.avro_records import read_record, record_reader, split_schema_id
 from rmqd.spark.values.column_kinds import ColumnKind, array_kind, decimal_kind, map_kind
-from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordError
+from rmqd.spark.values.schema_registry import SchemaRegistry, UnknownRecordIdError
 
 _PLAIN: Final = {
     "boolean": "boolean",
@@ -37,7 +37,7 @@ _UNREAD: Final = (("int", "time-millis"), ("long", "time-micros"), ("fixed", "du
 _DECIMALS: Final = (("bytes", "decimal"), ("fixed", "decimal"))
 
 
-def avro_kind(text: str) -> ColumnKind:
+def avro_column_kind(text: str) -> ColumnKind:
     """Return a record's schema as a struct. Raises ValueError for an invalid or unsupported schema."""
     kind = _avro_kind(expand_schema(_parsed(text)))
     if kind.name != "struct":
@@ -45,15 +45,15 @@ def avro_kind(text: str) -> ColumnKind:
     return kind
 
 
-def avro_reader(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
+def avro_decoder(text: str, *, is_registered: bool) -> Callable[[bytes], Any]:
     """Return a function that decodes bodies. It may raise any exception for an invalid body."""
     return record_reader(_parsed(text), is_registered=is_registered)
 
 
-def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
+def registered_avro_decoder(text: str, registry: SchemaRegistry) -> Callable[[bytes], Any]:
     """Return a function that decodes bodies with the schema that their prefix names, and converts to the given schema.
 
-    It raises RegistryAwayError if the registry does not answer, and any other exception for an invalid body.
+    It raises RegistryUnavailableError if the registry does not answer, and any other exception for an invalid body.
     """
     reader = _parsed(text)
     unknown: dict[int, str] = {}  # texts only, because an exception would keep a reference to each body
@@ -61,10 +61,10 @@ def registered_reader(text: str, registry: SchemaRegistry) -> Callable[[bytes], 
     def read(body: bytes) -> Any:
         record_id, record = split_schema_id(body)
         if record_id in unknown:
-            raise UnknownRecordError(unknown[record_id])
+            raise UnknownRecordIdError(unknown[record_id])
         try:
-            writer = registry.written_by(record_id)
-        except UnknownRecordError as error:
+            writer = registry.writer_schema(record_id)
+        except UnknownRecordIdError as error:
             unknown[record_id] = str(error)
             raise
         return read_record(record, writer, None if writer == reader else reader)

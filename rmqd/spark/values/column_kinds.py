@@ -13,7 +13,7 @@ _SYNONYMS: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "l
 _TYPES: Final = (*_PLAIN, "decimal(p,s)", "array<>", "map<string,>", "struct<>")
 # a token, or the rest of the text if it does not start with one
 _TOKEN: Final = re.compile(r"\s*(?:([A-Za-z_]\w*|`(?:[^`]|``)+`|[0-9]+|[<>(),:])|(\S.*))", re.DOTALL)
-MAX_DIGITS: Final = 38
+MAX_DECIMAL_DIGITS: Final = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ColumnKind:
         return self.name
 
     @property
-    def ddl(self) -> str:
+    def fields_ddl(self) -> str:
         """The fields of a struct, as in the option valueSchema: `id bigint, lines array<struct<sku:string>>`."""
         return ", ".join(f"{_written(name)} {kind.sql}" for name, kind in self.fields)
 
@@ -56,14 +56,15 @@ def map_kind(value: ColumnKind) -> ColumnKind:
 
 def decimal_kind(precision: int, scale: int) -> ColumnKind:
     """Return a decimal. Raises ValueError if it exceeds Spark's limits."""
-    if not 0 < precision <= MAX_DIGITS or not 0 <= scale <= precision:
+    if not 0 < precision <= MAX_DECIMAL_DIGITS or not 0 <= scale <= precision:
         raise ValueError(
-            f"decimal({precision},{scale}) is not valid; expected at most {MAX_DIGITS} digits, and a scale within them"
+            f"decimal({precision},{scale}) is not valid; "
+            f"expected at most {MAX_DECIMAL_DIGITS} digits, and a scale within them"
         )
     return ColumnKind("decimal", precision=precision, scale=scale)
 
 
-def parse_kind(text: str) -> ColumnKind:
+def parse_schema(text: str) -> ColumnKind:
     """Parse a schema in SQL as a struct: `id bigint, lines array<struct<sku: string>>`.
 
     Raises ValueError with the text that is not valid.

@@ -20,19 +20,19 @@ from functools import partial, reduce
 from typing import Any, Final
 
 from rmqd.handler_api.destinations.exact_json import exact_json, refuse_constant
-from rmqd.spark.values.column_kinds import MAX_DIGITS, ColumnKind, array_kind, map_kind
+from rmqd.spark.values.column_kinds import MAX_DECIMAL_DIGITS, ColumnKind, array_kind, map_kind
 
 Fit = Callable[[Any], Any]
 
 _BITS: Final = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _LARGEST_FLOAT: Final = 3.4028235677973366e38
 _NUMBERS: Final = (int, float, Decimal)
-_WIDEST: Final = Context(prec=MAX_DIGITS)  # Python's default context has 28 digits
+_WIDEST: Final = Context(prec=MAX_DECIMAL_DIGITS)  # Python's default context has 28 digits
 
 
-def fit_of(kind: ColumnKind) -> Fit:
+def converter_to(kind: ColumnKind) -> Fit:
     """Return a function that converts values other than None. It raises ValueError for an invalid value."""
-    fits = [(name, fit_of(inner)) for name, inner in kind.fields]
+    fits = [(name, converter_to(inner)) for name, inner in kind.fields]
     match kind.name:
         case "struct":
             return partial(_struct, fits)
@@ -173,7 +173,7 @@ def _not(value: Any, kind: str) -> ValueError:
     return ValueError(f"{text if len(text) <= 40 else text[:37] + '...'} is not a valid {kind}")
 
 
-MAX_FIELDS: Final = 2_000
+MAX_INFERRED_FIELDS: Final = 2_000
 _LONG: Final = 1 << 63
 _MAX_LEVELS: Final = 100  # bodies that are deeper are ignored; types are traversed recursively
 _UNKNOWN: Final = ColumnKind("")
@@ -184,8 +184,8 @@ class TooManyFieldsError(Exception):
     """Bodies have more fields than a table can have columns, usually because field names are data, like map keys."""
 
 
-def infer_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
-    """Return the struct of the bodies, and how many bodies it is based on.
+def infer_json_kind(bodies: Iterable[bytes]) -> tuple[ColumnKind | None, int]:
+    """Return the type of the bodies, a struct, and the number of bodies that it is inferred from.
 
     Bodies that are not JSON objects, or too deep, do not count. The struct is None if no body counts. Raises
     TooManyFieldsError.
@@ -244,8 +244,8 @@ def _merged(one: ColumnKind, other: ColumnKind) -> ColumnKind:
 
 
 def _check_fields(count: int) -> None:
-    if count > MAX_FIELDS:
-        raise TooManyFieldsError(f"bodies have more than {MAX_FIELDS:,} fields")
+    if count > MAX_INFERRED_FIELDS:
+        raise TooManyFieldsError(f"bodies have more than {MAX_INFERRED_FIELDS:,} fields")
 
 
 def _fields(kind: ColumnKind) -> int:

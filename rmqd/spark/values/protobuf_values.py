@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from rmqd.spark.values.column_kinds import ColumnKind, array_kind, map_kind
 
-TIMESTAMP: Final = "google.protobuf.Timestamp"
+TIMESTAMP_MESSAGE: Final = "google.protobuf.Timestamp"
 # key: FieldDescriptor.cpp_type; enums and messages have no plain type
 _PLAIN_PROTOBUF: Final = {1: "int", 2: "bigint", 3: "bigint", 5: "double", 6: "float", 7: "boolean", 9: "string"}
 _UNSIGNED_64: Final = ColumnKind("decimal", precision=20)
@@ -26,12 +26,12 @@ Column = tuple[ColumnKind, Callable[[Any], Any]]
 """A type, and the function that converts a value to it."""
 
 
-def protobuf_kind(descriptors: bytes, message: str) -> ColumnKind:
+def protobuf_column_kind(descriptors: bytes, message: str) -> ColumnKind:
     """Return a message as a struct. Raises ValueError for an invalid descriptor file or an unknown message."""
     return _message_column(_descriptor(descriptors, message), ())[0]
 
 
-def protobuf_reader(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
+def protobuf_decoder(descriptors: bytes, message: str) -> Callable[[bytes], Any]:
     """Return a function that decodes bodies. It may raise any exception for an invalid body."""
     descriptor = _descriptor(descriptors, message)
     make, (_, values_of) = GetMessageClass(descriptor), _message_column(descriptor, ())
@@ -82,7 +82,7 @@ def _field_column(field: FieldDescriptor, above: tuple[str, ...]) -> Column:
 
 def _single_column(field: FieldDescriptor, above: tuple[str, ...]) -> Column:
     if field.type == _MESSAGE:
-        if field.message_type.full_name == TIMESTAMP:
+        if field.message_type.full_name == TIMESTAMP_MESSAGE:
             return ColumnKind("timestamp"), lambda value: value.ToDatetime(tzinfo=UTC)
         return _message_column(field.message_type, above)
     if field.enum_type is not None:

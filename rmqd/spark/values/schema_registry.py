@@ -19,21 +19,21 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from rmqd.errors import RmqdError
-from rmqd.spark.session.queue_queries import retry_for
+from rmqd.spark.session.queue_queries import retry_until_timeout
 
-API: Final = "/schema-registry/v1"
+API_PATH: Final = "/schema-registry/v1"
 TIMEOUT_SECONDS: Final = 10.0
-ACCEPTED: Final = "expected http://HOST:PORT of RocketMQ's schema registry"
+EXPECTED_URL: Final = "expected http://HOST:PORT of RocketMQ's schema registry"
 _KEPT_SCHEMAS: Final = 1024
 _OF_THE_MOMENT: Final = (401, 403, 408, 429, *range(500, 600))  # access, load, failures: no fault of a body
 _LONG_STATUS: Final = re.compile(r"HTTP/1\.[01] ([0-9]{4,})")
 
 
-class RegistryAwayError(RmqdError):
+class RegistryUnavailableError(RmqdError):
     """The registry does not answer, or cannot return the schema. The bodies may be good."""
 
 
-class UnknownRecordError(ValueError):
+class UnknownRecordIdError(ValueError):
     """The registry has no such record. Retrying cannot make the body readable."""
 
 
@@ -51,29 +51,29 @@ class SchemaRegistry:
     """How long an executor waits for an unavailable registry."""
 
     @property
-    def shown(self) -> str:
+    def display_name(self) -> str:
         return f"the subject {self.subject} of {self.url}"
 
-    def latest(self) -> str:
-        """Return the subject's latest schema. Raises RegistryAwayError if it is unavailable."""
+    def latest_schema(self) -> str:
+        """Return the subject's latest schema. Raises RegistryUnavailableError if it is unavailable."""
         try:
             return _idl(self._asked(f"/subject/{quote(self.subject, safe='')}/schema"))
         except _RefusedError as error:
-            raise RegistryAwayError(
+            raise RegistryUnavailableError(
                 f"{self.url} has no schema of the subject {self.subject}: it returned {error}; set valueSubject to a "
                 "registered subject"
             ) from None
 
     @functools.lru_cache(_KEPT_SCHEMAS)  # noqa: B019  there are few registries, and they are needed until the end
-    def written_by(self, record_id: int) -> Any:
+    def writer_schema(self, record_id: int) -> Any:
         """Return the writer's schema of a record, as parsed by fastavro.
 
         Cached for the life of the process, because the schema of an id never changes. Raises UnknownRecordError for an
-        unknown id, and RegistryAwayError if the registry stays unavailable.
+        unknown id, and RegistryUnavailableError if the registry stays unavailable.
         """
-        return retry_for(lambda: self.ask_written_by(record_id), self.patience_seconds)
+        return retry_until_timeout(lambda: self.query_writer_schema(record_id), self.patience_seconds)
 
-    def ask_written_by(self, record_id: int) -> Any:
+    def query_writer_schema(self, record_id: int) -> Any:
         """Query the writer's schema of a record, without cache and retries."""
         import fastavro
 
@@ -81,23 +81,28 @@ class SchemaRegistry:
         try:
             answer = self._asked(path)
         except _RefusedError:
-            self.latest()  # the registry works; the error may have been temporary
+            self.latest_schema()  # the registry works; the error may have been temporary
             try:
                 answer = self._asked(path)
             except _RefusedError as error:
-                raise UnknownRecordError(f"{self.shown} has no record {record_id}: it returned {error}") from None
+                raise UnknownRecordIdError(
+                    f"{self.display_name} has no record {record_id}: it returned {error}"
+                ) from None
         if answer.get("recordId") != record_id:
-            raise UnknownRecordError(
-                f"{self.shown} has the record {answer.get('recordId')} as version {answer.get('version')}, but the "
+            raise UnknownRecordIdError(
+                f"{self.display_name} has the record {answer.get('recordId')} as version {answer.get('version')}, "
+                "but the "
                 f"body was written with the record {record_id}: does it belong to another subject?"
             )
         try:
             return fastavro.parse_schema(json.loads(_idl(answer)))
         except Exception as error:  # noqa: BLE001  fastavro raises many kinds
-            raise UnknownRecordError(f"{self.shown} has no Avro schema as record {record_id}: {error!r}") from None
+            raise UnknownRecordIdError(
+                f"{self.display_name} has no Avro schema as record {record_id}: {error!r}"
+            ) from None
 
     def _asked(self, path: str) -> dict[str, Any]:
-        request = urllib.request.Request(f"{self.url}{API}{path}", headers={"Accept": "application/json"})
+        request = urllib.request.Request(f"{self.url}{API_PATH}{path}", headers={"Accept": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
                 document = json.loads(answer.read())
@@ -105,32 +110,34 @@ class SchemaRegistry:
             with error:
                 told = f"{error.code} {_first_line(error.read())}".strip()
             if error.code in _OF_THE_MOMENT:
-                raise RegistryAwayError(f"{self.url} returns no schemas: it returned {told}") from None
+                raise RegistryUnavailableError(f"{self.url} returns no schemas: it returned {told}") from None
             raise _RefusedError(told) from None
         except http.client.BadStatusLine as error:
             if found := _LONG_STATUS.match(str(error)):
                 raise _RefusedError(found[1]) from None
-            raise RegistryAwayError(f"{self.url} does not speak HTTP: {error}") from error
+            raise RegistryUnavailableError(f"{self.url} does not speak HTTP: {error}") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "reason", error)
-            raise RegistryAwayError(f"{self.url} does not answer: {reason or type(error).__name__}") from error
+            raise RegistryUnavailableError(f"{self.url} does not answer: {reason or type(error).__name__}") from error
         except ValueError as error:
-            raise RegistryAwayError(f"{self.url}{API} does not return JSON: {error}; {ACCEPTED}") from None
+            raise RegistryUnavailableError(
+                f"{self.url}{API_PATH} does not return JSON: {error}; {EXPECTED_URL}"
+            ) from None
         if not isinstance(document, dict):
-            raise RegistryAwayError(f"{self.url}{API} does not return a schema; {ACCEPTED}")
+            raise RegistryUnavailableError(f"{self.url}{API_PATH} does not return a schema; {EXPECTED_URL}")
         return document
 
 
-def registry_url(text: str) -> str:
+def parse_registry_url(text: str) -> str:
     """Check the address of a registry in an option. Raises ValueError with the expected form."""
-    url = text.strip().rstrip("/").removesuffix(API)
+    url = text.strip().rstrip("/").removesuffix(API_PATH)
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         is_address = False
     if not is_address or parts.query or parts.fragment:
-        raise ValueError(f"{text!r} is not a valid address; {ACCEPTED}")
+        raise ValueError(f"{text!r} is not a valid address; {EXPECTED_URL}")
     if parts.username is not None:
         raise ValueError(
             "contains a user name, which Spark would show in plans and logs; expected an address without user"

@@ -1,7 +1,7 @@
 """The source's `value…` options: the format of bodies, and their schema.
 
 They are read on the driver, including files. The result is picklable, and executors need no files. A registry is asked
-for the column's schema only once, by `pinned`: the schema is fixed for the life of the read or query.
+for the column's schema only once, by `with_latest_schema`: the schema is fixed for the life of the read or query.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Any, Final
 
 from rmqd.errors import ConfigError, install_command
 from rmqd.handler_api.destinations.exact_json import refuse_constant
-from rmqd.spark.session.spark_access import GivenOptions, flag
-from rmqd.spark.values.column_kinds import ColumnKind, parse_kind
-from rmqd.spark.values.fitting import fit_of
-from rmqd.spark.values.schema_registry import RegistryAwayError, SchemaRegistry, registry_url
+from rmqd.spark.session.spark_access import GivenOptions, parse_flag
+from rmqd.spark.values.column_kinds import ColumnKind, parse_schema
+from rmqd.spark.values.fitting import converter_to
+from rmqd.spark.values.schema_registry import RegistryUnavailableError, SchemaRegistry, parse_registry_url
 
-VALUE: Final = "value"
-BAD_ROW: Final = "_bad_row"
-FORMATS: Final = ("json", "avro", "protobuf")
-NAMES: Final = ("value", "valueSchema", "valueMessage", "valueRegistered", "valueRegistry", "valueSubject")
-INFER: Final = "infer"
+VALUE_COLUMN: Final = "value"
+BAD_ROW_COLUMN: Final = "_bad_row"
+VALUE_FORMATS: Final = ("json", "avro", "protobuf")
+VALUE_OPTIONS: Final = ("value", "valueSchema", "valueMessage", "valueRegistered", "valueRegistry", "valueSubject")
+INFER_WORD: Final = "infer"
 """Stands for a schema in a pipeline's group: infer the schema from bodies."""
 _OF: Final = {"valueMessage": "protobuf", "valueRegistered": "avro", "valueRegistry": "avro", "valueSubject": "avro"}
 _MODULES: Final = {"avro": "fastavro", "protobuf": "google.protobuf"}
-MISSING: Final = {
+MISSING_LIBRARY_HINTS: Final = {
     "json": "missing; expected SQL columns, such as `id bigint, amount double`; or use schema()",
     "avro": "missing; expected a record's schema as JSON, or the path of an .avsc file with the schema; or use "
     "valueRegistry",
@@ -48,7 +48,7 @@ class ValueFormat:
 
     format: str
     kind: ColumnKind | None
-    """A struct; None for JSON whose type only `schema()` gives, and until `pinned` has asked a registry."""
+    """A struct; None for JSON whose type only `schema()` gives, and until `with_latest_schema` has asked a registry."""
     schema: str = ""
     descriptors: bytes = b""
     message: str = ""
@@ -61,26 +61,26 @@ class ValueFormat:
     def sql(self) -> str:
         """The type of the column. Raises ConfigError if it is unknown."""
         if self.kind is None:
-            raise ConfigError([f"valueSchema: {MISSING[self.format]}"])
+            raise ConfigError([f"valueSchema: {MISSING_LIBRARY_HINTS[self.format]}"])
         return self.kind.sql
 
     def problems_with(self, sql: str) -> list[str]:
         """Return why bodies cannot have the type of the column in a reader's own schema."""
         try:
-            (_, kind), *_ = parse_kind(f"{VALUE} {sql}").fields
+            (_, kind), *_ = parse_schema(f"{VALUE_COLUMN} {sql}").fields
         except ValueError as error:
-            return [f"schema: {VALUE}: {error}"]
+            return [f"schema: {VALUE_COLUMN}: {error}"]
         if kind.name != "struct":
-            return [f"schema: {VALUE} is {sql}; expected a struct"]
+            return [f"schema: {VALUE_COLUMN} is {sql}; expected a struct"]
         if self.kind is not None and kind != self.kind:
-            return [f"schema: {VALUE} is {sql}; expected {self.kind.sql}, the type in valueSchema"]
+            return [f"schema: {VALUE_COLUMN} is {sql}; expected {self.kind.sql}, the type in valueSchema"]
         return []
 
     def with_kind(self, sql: str) -> ValueFormat:
         """Return the format with a type from a reader's own schema, already checked by `problems_with`."""
-        return replace(self, kind=parse_kind(f"{VALUE} {sql}").fields[0][1])
+        return replace(self, kind=parse_schema(f"{VALUE_COLUMN} {sql}").fields[0][1])
 
-    def of_topics(self, topics: Sequence[str]) -> ValueFormat:
+    def with_default_subject(self, topics: Sequence[str]) -> ValueFormat:
         """Return the format with the topic as the default subject. Raises ConfigError unless there is one topic."""
         if self.registry is None or self.registry.subject:
             return self
@@ -91,28 +91,28 @@ class ValueFormat:
             )  # fmt: skip
         return replace(self, registry=replace(self.registry, subject=topics[0]))
 
-    def pinned(self, patience_seconds: float) -> ValueFormat:
+    def with_latest_schema(self, patience_seconds: float) -> ValueFormat:
         """Return the format with the registry's latest schema, if no option gives a schema.
 
-        The registry is queried even with a schema, to check that it is available. Raises RegistryAwayError.
+        The registry is queried even with a schema, to check that it is available. Raises RegistryUnavailableError.
         """
         if self.registry is None:
             return self
-        latest = self.registry.latest()
+        latest = self.registry.latest_schema()
         registry = replace(self.registry, patience_seconds=patience_seconds)
         if self.kind is not None:
             return replace(self, registry=registry)
-        from rmqd.spark.values.avro_values import avro_kind
+        from rmqd.spark.values.avro_values import avro_column_kind
 
         try:
-            return replace(self, registry=registry, schema=latest, kind=avro_kind(latest))
+            return replace(self, registry=registry, schema=latest, kind=avro_column_kind(latest))
         except ValueError as error:
-            raise RegistryAwayError(f"the schema of {registry.shown}: {error}") from None
+            raise RegistryUnavailableError(f"the schema of {registry.display_name}: {error}") from None
 
     def decoder(self) -> Callable[[bytes], Any]:
         """Return the function that converts a body to a value. It may raise any exception for an invalid body."""
         assert self.kind is not None
-        read, fit = self._reader(), fit_of(self.kind)
+        read, fit = self._reader(), converter_to(self.kind)
 
         def decode(body: bytes) -> Any:
             value = read(body)
@@ -124,75 +124,77 @@ class ValueFormat:
 
     def _reader(self) -> Callable[[bytes], Any]:
         if self.format == "avro":
-            from rmqd.spark.values.avro_values import avro_reader, registered_reader
+            from rmqd.spark.values.avro_values import avro_decoder, registered_avro_decoder
 
             if self.registry is not None:
-                return registered_reader(self.schema, self.registry)
-            return avro_reader(self.schema, is_registered=self.is_registered)
+                return registered_avro_decoder(self.schema, self.registry)
+            return avro_decoder(self.schema, is_registered=self.is_registered)
         if self.format == "protobuf":
-            from rmqd.spark.values.protobuf_values import protobuf_reader
+            from rmqd.spark.values.protobuf_values import protobuf_decoder
 
-            return protobuf_reader(self.descriptors, self.message)
+            return protobuf_decoder(self.descriptors, self.message)
         return _read_json
 
 
-def read_value(given: GivenOptions) -> ValueFormat | None:
+def parse_value_format(given: GivenOptions) -> ValueFormat | None:
     """Return the format that options request, if any. Problems are recorded in `given`."""
-    chosen = given.read("value", _format, "")
+    chosen = given.parse("value", _format, "")
     for name, format_ in _OF.items():
         if name in given.values and chosen and chosen != format_:
-            given.problem(name, f"not used with value={chosen}; set value={format_}")
+            given.add_problem(name, f"not used with value={chosen}; set value={format_}")
     if "value" not in given.values:
-        for name in NAMES[1:]:
+        for name in VALUE_OPTIONS[1:]:
             if name in given.values:
-                given.problem(name, f"not used without value; expected value with {' | '.join(FORMATS)}")
+                given.add_problem(name, f"not used without value; expected value with {' | '.join(VALUE_FORMATS)}")
         return None
     module = _MODULES.get(chosen)
     if module and not _is_installed(module):
-        given.problem("value", f"{chosen} needs {module}; run {install_command(chosen)}, also on executors")
+        given.add_problem("value", f"{chosen} needs {module}; run {install_command(chosen)}, also on executors")
         return None
-    registered = given.read("valueRegistered", flag, False)
+    registered = given.parse("valueRegistered", parse_flag, False)
     registry = _registry(given)
     message = given.values.get("valueMessage", "")
     if chosen == "protobuf" and not message:
-        given.problem("valueMessage", "missing; expected a message's full name, such as shop.Order")
+        given.add_problem("valueMessage", "missing; expected a message's full name, such as shop.Order")
         return None
     if "valueSchema" not in given.values and (chosen == "json" or registry is not None):
         return ValueFormat(chosen, None, registry=registry)
     if chosen and "valueSchema" not in given.values:
-        given.problem("valueSchema", MISSING[chosen])
+        given.add_problem("valueSchema", MISSING_LIBRARY_HINTS[chosen])
         return None
-    if chosen and given.values["valueSchema"].strip().lower() == INFER:
-        accepted = MISSING[chosen].removeprefix("missing; ")
-        given.problem("valueSchema", _NOT_INFERRED if chosen == "json" else f"infer needs value=json; {accepted}")
+    if chosen and given.values["valueSchema"].strip().lower() == INFER_WORD:
+        accepted = MISSING_LIBRARY_HINTS[chosen].removeprefix("missing; ")
+        given.add_problem("valueSchema", _NOT_INFERRED if chosen == "json" else f"infer needs value=json; {accepted}")
         return None
-    made = given.read("valueSchema", lambda text: _with_schema(chosen, text, message, registered), None)
+    made = given.parse("valueSchema", lambda text: _with_schema(chosen, text, message, registered), None)
     return None if made is None else replace(made, registry=registry)
 
 
 def _registry(given: GivenOptions) -> SchemaRegistry | None:
     if "valueRegistry" not in given.values:
         if "valueSubject" in given.values:
-            given.problem("valueSubject", "not used without valueRegistry; set valueRegistry, too")
+            given.add_problem("valueSubject", "not used without valueRegistry; set valueRegistry, too")
         return None
-    url = given.read("valueRegistry", registry_url, "")
+    url = given.parse("valueRegistry", parse_registry_url, "")
     return SchemaRegistry(url, given.values.get("valueSubject", "").strip())
 
 
 def _with_schema(format_: str, text: str, message: str, is_registered: bool) -> ValueFormat:
     if format_ == "avro":
-        from rmqd.spark.values.avro_values import avro_kind
+        from rmqd.spark.values.avro_values import avro_column_kind
 
         schema = _content(text).decode() if text.strip().endswith(".avsc") else text
-        return ValueFormat("avro", avro_kind(schema), schema=schema, is_registered=is_registered)
+        return ValueFormat("avro", avro_column_kind(schema), schema=schema, is_registered=is_registered)
     if format_ == "protobuf":
-        from rmqd.spark.values.protobuf_values import protobuf_kind
+        from rmqd.spark.values.protobuf_values import protobuf_column_kind
 
         descriptors = _content(text)
-        return ValueFormat("protobuf", protobuf_kind(descriptors, message), descriptors=descriptors, message=message)
+        return ValueFormat(
+            "protobuf", protobuf_column_kind(descriptors, message), descriptors=descriptors, message=message
+        )
     if text.strip().lower().startswith("struct<"):  # the form of Spark's simpleString
-        return ValueFormat("json", parse_kind(f"{VALUE} {text}").fields[0][1])
-    return ValueFormat("json", parse_kind(text))
+        return ValueFormat("json", parse_schema(f"{VALUE_COLUMN} {text}").fields[0][1])
+    return ValueFormat("json", parse_schema(text))
 
 
 def _content(path: str) -> bytes:
@@ -203,8 +205,8 @@ def _content(path: str) -> bytes:
 
 
 def _format(text: str) -> str:
-    if text.strip().lower() not in FORMATS:
-        raise ValueError(f"{text!r} is not a valid format; expected {' | '.join(FORMATS)}")
+    if text.strip().lower() not in VALUE_FORMATS:
+        raise ValueError(f"{text!r} is not a valid format; expected {' | '.join(VALUE_FORMATS)}")
     return text.strip().lower()
 
 

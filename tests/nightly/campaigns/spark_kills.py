@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rmqd.errors import RmqdError
-from rmqd.spark.engine.checkpoint import read_progress
+from rmqd.spark.engine.checkpoint import read_end_offsets
 from rmqd.wire.message_queue import MessageQueue
 from tests.integration.rmqd_process import TOP, RmqdProcess, ledger_group
 from tests.nightly.campaigns.lagging_slave import LaggingSlave
@@ -350,7 +350,7 @@ def done_of(directory: Path, group: str) -> dict[MessageQueue, int]:
     if not number:
         return {}
     folder = LocalFolder(directory / "checkpoints" / group)
-    return dict(read_progress(folder, f"generation-{number:06}/checkpoint", None))
+    return dict(read_end_offsets(folder, f"generation-{number:06}/checkpoint", None))
 
 
 def keys_in(archive: Path) -> Counter[str]:

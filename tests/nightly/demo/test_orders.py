@@ -8,12 +8,12 @@ import json
 import pytest
 
 from rmqd.client.sending.outgoing_message import OutgoingMessage
-from rmqd.demo.demo_orders import BURST_EVERY_SECONDS, Orders, orders_due
+from rmqd.demo.demo_orders import BURST_EVERY_SECONDS, OrderGenerator, orders_due
 
 
 def take(count: int, *topics: str, seed: int = 1) -> list[OutgoingMessage]:
-    orders = Orders(topics or ("orders",), seed)
-    return [orders.next() for _ in range(count)]
+    orders = OrderGenerator(topics or ("orders",), seed)
+    return [orders.next_order() for _ in range(count)]
 
 
 def is_json(message: OutgoingMessage) -> bool:

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from rmqd.demo.demo_orders import DemoLedger
-from rmqd.demo.demo_play import LOOPBACK, PORT_VARIABLE, install_reporter, reports_received
+from rmqd.demo.demo_play import LOOPBACK, REPORT_PORT_VARIABLE, install_reporter, receive_reports
 from rmqd.errors import install_command
 from rmqd.runtime.clock import SystemClock
 from tests.cli.in_process import rmqd
@@ -48,12 +48,12 @@ async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
     install_reporter(tmp_path)
     ledger = DemoLedger("mailer", SystemClock())
 
-    async with reports_received(ledger):
+    async with receive_reports(ledger):
         process = await asyncio.create_subprocess_exec(sys.executable, "-c", EXECUTOR, str(tmp_path))
         assert await process.wait() == 0
         await eventually(lambda: len(ledger.handled) >= 4, "the reports arrive", SECONDS)
 
-    assert [(one.key, one.tag, one.attempt, one.verdict) for one in ledger.handled] == [
+    assert [(one.key, one.tag, one.attempt, one.outcome) for one in ledger.handled] == [
         ("order-2", "paid", 1, "dead letter"),
         ("order-3", "", 1, "acked"),
         ("order-2", "paid", 1, "dead letter"),
@@ -61,15 +61,15 @@ async def test_the_ledger_hears_of_every_message(tmp_path: Path) -> None:
     ]
     assert ledger.handled[0].body == b"x" * 1024
     assert ledger.ages.snapshot().count == 3  # what is tried again is as old as its delay
-    assert PORT_VARIABLE not in os.environ
+    assert REPORT_PORT_VARIABLE not in os.environ
 
 
 async def test_what_is_no_report_is_passed_over() -> None:
     ledger = DemoLedger("mailer", SystemClock())
 
-    async with reports_received(ledger):
+    async with receive_reports(ledger):
         transport, _ = await asyncio.get_running_loop().create_datagram_endpoint(
-            asyncio.DatagramProtocol, remote_addr=(LOOPBACK, int(os.environ[PORT_VARIABLE]))
+            asyncio.DatagramProtocol, remote_addr=(LOOPBACK, int(os.environ[REPORT_PORT_VARIABLE]))
         )
         for nonsense in (b"\xff", b"{}", b"[1]", b'["k", "t", "!", 1, "acked", null]', b'["k", "", "", "x", "", 0]'):
             transport.sendto(nonsense)

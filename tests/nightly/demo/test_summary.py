@@ -6,15 +6,15 @@ import random
 
 import pytest
 
-from rmqd.demo.demo_orders import AGE_BOUNDS
+from rmqd.demo.demo_orders import AGE_BOUNDS_SECONDS
 from rmqd.demo.demo_screen import DemoSummary
-from rmqd.demo.demo_view import Account, spark
+from rmqd.demo.demo_view import MessageAccount, sparkline
 from rmqd.runtime.histogram import Histogram
 from tests.nightly.demo.figures import make_figures
 
 
-def summary(account: Account, *, is_filtered: bool = False, **changed: object) -> str:
-    ages = Histogram(AGE_BOUNDS)
+def summary(account: MessageAccount, *, is_filtered: bool = False, **changed: object) -> str:
+    ages = Histogram(AGE_BOUNDS_SECONDS)
     for age in (0.05, 0.06, 0.07, 2.0):
         ages.observe(age)
     figures = make_figures(account=account, **changed)
@@ -25,7 +25,7 @@ def summary(account: Account, *, is_filtered: bool = False, **changed: object) -
 
 
 def test_it_says_where_everything_is() -> None:
-    text = summary(Account(4321, 4300, 9, 12, 0))
+    text = summary(MessageAccount(4321, 4300, 9, 12, 0))
 
     assert "rmqd demo ran for 1m23s" in text
     for line in (
@@ -44,16 +44,16 @@ def test_it_says_where_everything_is() -> None:
 
 def test_what_is_missing_is_not_hidden() -> None:
     """A sum that does not come out right is a fault of the demo, or a loss: either is to be seen."""
-    assert "not accounted for           1  this is a bug; report it" in summary(Account(4321, 4299, 9, 12, 0))
-    assert "not accounted for          -1" in summary(Account(4321, 4301, 9, 12, 0))
-    assert "not handled                 5" in summary(Account(4321, 4295, 9, 12, 5))
-    assert "not subscribed to         300" in summary(Account(4321, 4000, 9, 12, 0), is_filtered=True)
-    assert "failed sends                2  no route" in summary(Account(4321, 4300, 9, 12, 0), failed=2)
+    assert "not accounted for           1  this is a bug; report it" in summary(MessageAccount(4321, 4299, 9, 12, 0))
+    assert "not accounted for          -1" in summary(MessageAccount(4321, 4301, 9, 12, 0))
+    assert "not handled                 5" in summary(MessageAccount(4321, 4295, 9, 12, 5))
+    assert "not subscribed to         300" in summary(MessageAccount(4321, 4000, 9, 12, 0), is_filtered=True)
+    assert "failed sends                2  no route" in summary(MessageAccount(4321, 4300, 9, 12, 0), failed=2)
 
 
 def test_percentiles_are_exact_to_two_percent() -> None:
     values = sorted(random.Random(5).lognormvariate(-2, 1.5) for _ in range(5000))
-    histogram = Histogram(AGE_BOUNDS)
+    histogram = Histogram(AGE_BOUNDS_SECONDS)
     for value in values:
         histogram.observe(value)
 
@@ -62,6 +62,6 @@ def test_percentiles_are_exact_to_two_percent() -> None:
 
 
 def test_a_sparkline_shows_the_newest_values() -> None:
-    assert spark([9, 0, 4, 8], 8, 3) == "▁▅█"
-    assert spark([1], 8, 0) == ""
-    assert spark([0, 8], 8, 10, ascii_only=True) == "_#"
+    assert sparkline([9, 0, 4, 8], 8, 3) == "▁▅█"
+    assert sparkline([1], 8, 0) == ""
+    assert sparkline([0, 8], 8, 10, ascii_only=True) == "_#"

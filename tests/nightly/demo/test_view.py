@@ -9,18 +9,18 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from rmqd.demo.demo_orders import DeadLettered
-from rmqd.demo.demo_view import ScreenSize, Setting, frame
+from rmqd.demo.demo_orders import DeadLetteredOrder
+from rmqd.demo.demo_view import DemoSetup, ScreenSize, render_frame
 from tests.nightly.demo.figures import handled, make_figures
 
-SETTING = Setting("order-mailer", "127.0.0.1:9876", "/tmp/rmqd.log")
+SETTING = DemoSetup("order-mailer", "127.0.0.1:9876", "/tmp/rmqd.log")
 HINT = "Ctrl-C to end"
 
 
 def lines(width: int, height: int, *, ascii_only: bool = False, **changed: Any) -> list[str]:
     """The lines of a frame, as wide as they are."""
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=False)
-    shown = frame(SETTING, make_figures(**changed), HINT, ScreenSize(width, height, ascii_only))
+    shown = render_frame(SETTING, make_figures(**changed), HINT, ScreenSize(width, height, ascii_only))
     return ["".join(segment.text for segment in line) for line in console.render_lines(shown, pad=False)]
 
 
@@ -71,7 +71,7 @@ def test_columns_stand_below_each_other_whatever_the_script() -> None:
 def test_what_comes_in_a_message_cannot_upset_the_terminal() -> None:
     evil = "\x1b[2Jgone\r\nand\x07more\x9b31m"
     for field in ("key", "reason", "body"):
-        letters = [DeadLettered(evil if field == "key" else "order-1", evil if field == "reason" else "why")]
+        letters = [DeadLetteredOrder(evil if field == "key" else "order-1", evil if field == "reason" else "why")]
         text = "\n".join(lines(80, 40, dead_letters=letters, handled=[handled(1, body=evil.encode())]))
 
         assert not any(character in text for character in "\x1b\r\x07\x9b"), field
@@ -102,7 +102,7 @@ def test_a_group_that_fails_says_why() -> None:
 
 
 def test_the_title_says_where_the_group_runs() -> None:
-    shown = frame(replace(SETTING, is_on_spark=True), make_figures(), HINT, ScreenSize(80, 24))
+    shown = render_frame(replace(SETTING, is_on_spark=True), make_figures(), HINT, ScreenSize(80, 24))
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=False)
 
     title = "".join(segment.text for segment in console.render_lines(shown, pad=False)[0])

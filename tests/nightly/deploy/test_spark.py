@@ -41,7 +41,7 @@ def test_its_driver_runs_the_group_of_its_config_map(tmp_path: Path, monkeypatch
     assert order.settings.spark is not None
     assert "://" in order.settings.spark.checkpoint  # pods keep nothing
     grace = spec["driver"]["terminationGracePeriodSeconds"]
-    assert grace >= order.settings.shutdown_timeout_seconds + submitted.GRACE_SECONDS
+    assert grace >= order.settings.shutdown_timeout_seconds + submitted.SHUTDOWN_GRACE_SECONDS
 
 
 @pytest.mark.spark

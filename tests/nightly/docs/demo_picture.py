@@ -17,9 +17,9 @@ from rich.terminal_theme import TerminalTheme
 
 from rmqd.broker.embedded_rocketmq import embedded_rocketmq
 from rmqd.demo.demo_orders import DemoOptions
-from rmqd.demo.demo_play import HINT, DemoGroup, demo_broker, read_group
+from rmqd.demo.demo_play import END_HINT, DemoGroup, demo_broker, read_group
 from rmqd.demo.demo_screen import LiveScreen
-from rmqd.demo.demo_view import DemoFigures, ScreenSize, Setting, frame
+from rmqd.demo.demo_view import DemoFigures, DemoSetup, ScreenSize, render_frame
 from rmqd.runtime.clock import SystemClock
 
 PICTURE: Final = Path(__file__).parents[3] / "docs" / "demo.svg"
@@ -32,7 +32,7 @@ THEME: Final = TerminalTheme(
 )  # fmt: skip
 
 
-async def last_figures() -> tuple[Setting, DemoFigures]:
+async def last_figures() -> tuple[DemoSetup, DemoFigures]:
     """What the demo shows after so many seconds."""
     config = read_group(DemoOptions())
     async with embedded_rocketmq(demo_broker(["orders"])) as rocketmq:
@@ -41,14 +41,14 @@ async def last_figures() -> tuple[Setting, DemoFigures]:
             running = tasks.create_task(stage.groups.run())
             sending = tasks.create_task(stage.producer.run())
             for _ in range(round(SECONDS / LiveScreen.interval_seconds)):
-                figures = stage.figures()
+                figures = stage.current_figures()
                 await asyncio.sleep(LiveScreen.interval_seconds)
             stage.producer.stop()
             await sending
             stage.groups.stop()
             await running
-            await stage.leave()
-        return Setting(stage.group, rocketmq.nameserver, ""), figures
+            await stage.read_end_and_close()
+        return DemoSetup(stage.group, rocketmq.nameserver, ""), figures
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
     logs.configure_logging("critical", "console")
     setting, figures = asyncio.run(last_figures())
     console = Console(file=io.StringIO(), record=True, width=SIZE.width, height=SIZE.height, force_terminal=True)
-    console.print(frame(setting, figures, HINT, SIZE))
+    console.print(render_frame(setting, figures, END_HINT, SIZE))
     svg = console.export_svg(title="rmqd demo", theme=THEME, unique_id="demo")
     PICTURE.write_text(without_fonts(svg))
 

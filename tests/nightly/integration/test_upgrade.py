@@ -27,7 +27,7 @@ import yaml
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, embedded_rocketmq
 from rmqd.handler_api.destinations.archive_manifest import BatchManifest, Layout, decode, encode
 from rmqd.spark.engine.checkpoint import GenerationNote
-from rmqd.spark.source.source_offsets import Offsets
+from rmqd.spark.source.source_offsets import SourceOffsets
 from tests.daemon.daemon_process import daemon
 from tests.nightly.deploy.missing import missing
 from tests.rocketmq.producer import Producer
@@ -253,7 +253,7 @@ def test_checkpoints_and_manifests_of_spark_are_read(paths: dict[str, str], tmp_
     )
     assert written.returncode == 0, written.stderr
     offsets, note, manifest, layout = json.loads(written.stdout)
-    assert Offsets.of(json.loads(offsets)).to_json() == json.loads(offsets)
-    assert json.loads(GenerationNote.of(note.encode()).to_json()) == json.loads(note)
+    assert SourceOffsets.from_json(json.loads(offsets)).to_json() == json.loads(offsets)
+    assert json.loads(GenerationNote.from_json(note.encode()).to_json()) == json.loads(note)
     assert json.loads(encode(decode(BatchManifest, manifest.encode(), "it"))) == json.loads(manifest)
     assert json.loads(encode(decode(Layout, layout.encode(), "it"))) == json.loads(layout)

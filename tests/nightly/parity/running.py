@@ -138,13 +138,16 @@ class ParityRun:
     def offsets(self, group: str) -> dict[str, tuple[int | None, int]]:
         """What the group committed, and where the queue ends, by queue of its topics and its retry topic."""
         from rmqd.spark.session.spark_access import ClientAccess
-        from rmqd.spark.session.spark_cluster import all_answers, cluster_of
+        from rmqd.spark.session.spark_cluster import cluster_of, values_or_raise
 
         name = f"{self._prefix}_{group}"
         cluster = cluster_of(ClientAccess(self.config.client_options()))
         topics = (*self.config.groups[name].subscriptions, retry_topic(name))
-        queues = [queue for found in cluster.queues(topics).found.values() for queue in found]
-        committed, ends = all_answers(cluster.committed(name, queues)), all_answers(cluster.max_offsets(queues))
+        queues = [queue for found in cluster.queues(topics).values.values() for queue in found]
+        committed, ends = (
+            values_or_raise(cluster.committed_offsets(name, queues)),
+            values_or_raise(cluster.max_offsets(queues)),
+        )
         return {str(queue): (committed[queue], ends[queue]) for queue in queues}
 
     def dead_letters(self, group: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from rmqd.spark.pipelines.table_sinks import CATALOG, EXTENSION
+from rmqd.spark.pipelines.table_sinks import DELTA_CATALOG, DELTA_EXTENSION
 from tests.rocketmq.fetch import home
 from tests.servers.jars import copy_jars
 
@@ -31,8 +31,8 @@ def delta_conf() -> dict[str, str]:
     jars = copy_jars(POM, home().parent / f"delta-lake-{RELEASE}", f"Delta Lake {RELEASE}")
     return {
         "spark.jars": ",".join(map(str, jars)),
-        "spark.sql.extensions": EXTENSION,
-        "spark.sql.catalog.spark_catalog": CATALOG,
+        "spark.sql.extensions": DELTA_EXTENSION,
+        "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.databricks.delta.snapshotPartitions": "1",  # 50 tasks for each look at a small table would take seconds
     }
 

@@ -127,7 +127,7 @@ def worker(number: int) -> str:
 
 def _java_home() -> str:
     java = find_java(os.environ)
-    if java.has_vector:
+    if java.has_vector_module:
         return str(java.program.resolve().parent.parent)
     provide_java()
     return os.environ["JAVA_HOME"]

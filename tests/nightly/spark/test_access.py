@@ -22,7 +22,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # noqa: E402
 from pyspark.sql.pandas.types import from_arrow_schema  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
-from rmqd.spark.sink.sink_writer import StoredRows  # noqa: E402
+from rmqd.spark.sink.sink_writer import StoredRowCount  # noqa: E402
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.micro_batches import Checkpoint, Query  # noqa: E402
 from tests.spark.test_access import (  # noqa: E402
@@ -64,7 +64,7 @@ def test_a_cluster_that_asks_for_keys_and_certificates(
     patient = {**options, "unavailableToleranceMs": "20000"}
     writer = RocketMQSource({**patient, "topic": topic}).writer(from_arrow_schema(rows.schema), overwrite=False)
     stored = writer.write(iter([rows]))
-    assert isinstance(stored, StoredRows)
+    assert isinstance(stored, StoredRowCount)
     assert stored.messages == 500
     assert sorted(map(int, read({**patient, "subscribe": topic}))) == list(range(500))
     streamed = Query(Checkpoint(), {**patient, "subscribe": topic, "groupId": group}).run_until_idle()

@@ -24,9 +24,9 @@ need("pyspark")
 
 from rmqd.spark.engine import spark_parts as claim_store_watch  # noqa: E402
 from rmqd.spark.engine.group_run import GroupRun  # noqa: E402
-from rmqd.spark.engine.spark_figures import DriverFigures  # noqa: E402
+from rmqd.spark.engine.spark_figures import DriverMetrics  # noqa: E402
 from rmqd.spark.engine.spark_parts import (  # noqa: E402
-    ClaimStoreWatch,
+    DeduplicationStorePoller,
     SparkParts,
 )
 from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
@@ -39,20 +39,20 @@ UNREACHED = "spark.claim_store_unreached"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_store_watch, "STORE_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(claim_store_watch, "DEDUPLICATION_STORE_POLL_SECONDS", 0.02)
 
 
 class Parts(FakeParts):
     """But for what looks at the store."""
 
-    watch_of_store: ClaimStoreWatch | None = None
+    watch_of_store: DeduplicationStorePoller | None = None
 
     def __init__(self, order: GroupSpec) -> None:
         super().__init__()
         self._parts = SparkParts(order, SystemClock())
 
-    def claim_store(self, figures: DriverFigures) -> ClaimStoreWatch | None:
-        self.watch_of_store = self._parts.claim_store(figures)
+    def deduplication_store_poller(self, figures: DriverMetrics) -> DeduplicationStorePoller | None:
+        self.watch_of_store = self._parts.deduplication_store_poller(figures)
         return self.watch_of_store
 
 
@@ -122,8 +122,8 @@ async def test_a_store_that_goes_away_is_a_problem_until_it_is_back(store: Store
 
 async def test_a_store_that_was_never_reached_from_here_is_no_problem_of_the_group(store: Store) -> None:
     """Executors may be where it is reached. The log tells of it once."""
-    figures = DriverFigures(store.order.options, SystemClock())
-    watch = SparkParts(store.order, SystemClock()).claim_store(figures)
+    figures = DriverMetrics(store.order.options, SystemClock())
+    watch = SparkParts(store.order, SystemClock()).deduplication_store_poller(figures)
     assert watch is not None
 
     def problems() -> list[str]:
@@ -148,4 +148,4 @@ def test_a_group_without_deduplicate_has_no_store() -> None:
     config = RootConfig.model_validate({"nameserver": "127.0.0.1:1", "groups": {"mailer": group}})
     order = GroupSpec("mailer", config)
     parts = SparkParts(order, SystemClock())
-    assert parts.claim_store(DriverFigures(order.options, SystemClock())) is None
+    assert parts.deduplication_store_poller(DriverMetrics(order.options, SystemClock())) is None

@@ -18,12 +18,12 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.compaction import Chunk, Compactions, chunks_of  # noqa: E402
+from rmqd.spark.pipelines.compaction import CompactionChunk, Compactions, chunks_to_compact  # noqa: E402
 from rmqd.spark.pipelines.parquet_sink import (  # noqa: E402
     archive_to_compact,
     compact_archive,
-    default_staging,
-    merge_by,
+    default_staging_folder,
+    file_merger,
 )
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
@@ -48,19 +48,19 @@ def filled(spark: SparkSession, folder: Path) -> Path:
 
 def compactions(spark: SparkSession, folder: Path, life: Life | None = None) -> Compactions:
     where = HadoopFolder(spark, str(folder))
-    beside = MortalFolder(spark, default_staging(where).url, life or Life())
+    beside = MortalFolder(spark, default_staging_folder(where).url, life or Life())
     return Compactions(MortalFolder(spark, str(folder), life or Life()), beside)
 
 
-def chunks(spark: SparkSession, folder: Path) -> list[Chunk]:
-    return chunks_of(HadoopFolder(spark, str(folder)).facts(), before_ms=2**60, wanted_bytes=LARGE)
+def chunks(spark: SparkSession, folder: Path) -> list[CompactionChunk]:
+    return chunks_to_compact(HadoopFolder(spark, str(folder)).file_facts(), before_ms=2**60, wanted_bytes=LARGE)
 
 
 def compact(
-    spark: SparkSession, folder: Path, by: Compactions, chunk: Chunk, options: Mapping[str, str] = NO_KEYS
+    spark: SparkSession, folder: Path, by: Compactions, chunk: CompactionChunk, options: Mapping[str, str] = NO_KEYS
 ) -> CompactionPlan | None:
     where = HadoopFolder(spark, str(folder))
-    return by.compact(chunk, merge_by(spark, where.url, default_staging(where).url, chunk, options))
+    return by.compact(chunk, file_merger(spark, where.url, default_staging_folder(where).url, chunk, options))
 
 
 def planned(spark: SparkSession, folder: Path) -> None:
@@ -71,7 +71,7 @@ def planned(spark: SparkSession, folder: Path) -> None:
             raise KilledError
 
     here = HadoopFolder(spark, str(folder))
-    dying = Compactions(Fatal(spark, str(folder), Life()), HadoopFolder(spark, default_staging(here).url))
+    dying = Compactions(Fatal(spark, str(folder), Life()), HadoopFolder(spark, default_staging_folder(here).url))
     with pytest.raises(KilledError):
         compact(spark, folder, dying, chunks(spark, folder)[0])
     assert read(folder) == ALL
@@ -100,13 +100,13 @@ def test_a_compaction_that_dies_at_any_step_loses_nothing(spark: SparkSession, t
         dying = compactions(spark, folder, life)
         life.left = step
         try:
-            dying.settle()
+            dying.finish_all()
             dies = False
         except KilledError:
             seen = read(folder)
             assert len(set(seen)) == len(seen), f"twice behind change {step}"
             missing += seen != ALL
-        compactions(spark, folder).settle()
+        compactions(spark, folder).finish_all()
         assert read(folder) == ALL, f"behind change {step}"
         assert len(list(folder.rglob("*.parquet"))) == 1 + BATCHES
         assert left(folder) == ["batches"]
@@ -127,8 +127,8 @@ def test_a_compaction_that_dies_before_its_plan_changes_nothing(spark: SparkSess
             compact(spark, folder, dying, chunks(spark, folder)[0])
         assert read(folder) == ALL
     later = compactions(spark, folder)
-    later.settle()
-    later.forget_unplanned(2**60)
+    later.finish_all()
+    later.delete_unplanned_files(2**60)
     assert set(left(folder)) <= {"batches"}
     for chunk in chunks(spark, folder):
         plan = compact(spark, folder, later, chunk, {"compression": "gzip"})
@@ -155,7 +155,7 @@ def test_an_archive_goes_on_meanwhile(spark: SparkSession, tmp_path: Path) -> No
     sleep = Sleep(meanwhile)
     sleeper = compactions(spark, folder, sleep)
     sleep.left = 3  # a file of three is taken
-    sleeper.settle()
+    sleeper.finish_all()
     whole = list(range((BATCHES + 1) * EACH))
     assert seen == [whole]
     assert read(folder) == whole
@@ -172,7 +172,7 @@ def test_small_and_old_files_of_a_groups_sink_are_compacted(spark: SparkSession,
     made.prepare(more.schema)
     made.write(more, MicroBatch(QUERY, BATCHES, b"plan"))
     order = archive_order("127.0.0.1:1", tmp_path)  # whose sink is this folder
-    told: list[Chunk] = []
+    told: list[CompactionChunk] = []
 
     def run(**options: Any) -> int:
         return compact_archive(

@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.handler_api.destinations.archive_manifest import CompactionPlan, batches_in, decode, encode
-from rmqd.spark.pipelines.compaction import Chunk, chunks_of
+from rmqd.spark.pipelines.compaction import CompactionChunk, chunks_to_compact
 from rmqd.spark.session.hadoop_folder import FileFacts
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
@@ -35,27 +35,27 @@ def test_small_files_of_a_partition_become_one_of_about_the_wanted_size() -> Non
         name(12): facts(1),
         name(13): facts(1),
     }
-    assert chunks_of(files, before_ms=100, wanted_bytes=100) == [
-        Chunk("", (name(12), name(13)), 2),
-        Chunk("date=1/topic=a", (name(0), name(1)), 80),
-        Chunk("date=1/topic=a", (name(2), name(3)), 80),
-        Chunk("date=2", (name(9), "compacted-abc.parquet"), 84),
+    assert chunks_to_compact(files, before_ms=100, wanted_bytes=100) == [
+        CompactionChunk("", (name(12), name(13)), 2),
+        CompactionChunk("date=1/topic=a", (name(0), name(1)), 80),
+        CompactionChunk("date=1/topic=a", (name(2), name(3)), 80),
+        CompactionChunk("date=2", (name(9), "compacted-abc.parquet"), 84),
     ]
-    assert chunks_of({}, before_ms=100, wanted_bytes=100) == []
+    assert chunks_to_compact({}, before_ms=100, wanted_bytes=100) == []
 
 
 def test_a_file_is_of_a_thousand_at_most() -> None:
     """Which readers miss as long as they are renamed."""
     files = {f"{name(number)}": facts(1) for number in range(1001)}
-    assert [len(chunk.names) for chunk in chunks_of(files, before_ms=100, wanted_bytes=10**9)] == [1000]
+    assert [len(chunk.names) for chunk in chunks_to_compact(files, before_ms=100, wanted_bytes=10**9)] == [1000]
 
 
 def test_a_plan_is_read_as_it_was_written() -> None:
-    plan = Chunk("date=1", (name(0), name(1)), 80).plan("abc", "written/part-0.parquet", 7)
+    plan = CompactionChunk("date=1", (name(0), name(1)), 80).plan("abc", "written/part-0.parquet", 7)
     assert plan.target == "date=1/compacted-abc.parquet"
     assert plan.sources == (f"date=1/{name(0)}", f"date=1/{name(1)}")
     assert decode(CompactionPlan, encode(plan), "plan") == plan
-    assert Chunk("", (name(0),), 1).plan("abc", "w", 7).target == "compacted-abc.parquet"
+    assert CompactionChunk("", (name(0),), 1).plan("abc", "w", 7).target == "compacted-abc.parquet"
     with pytest.raises(RmqdError, match="the file is not a valid compaction plan"):
         decode(CompactionPlan, b"{}", "the file")
     with pytest.raises(RmqdError, match="its format is 2; expected 1"):
@@ -75,7 +75,7 @@ def test_files_with_entries_become_one_of_their_queue() -> None:
         **{f"{next_range}/{stem}.json": facts(1) for stem in (third, other)},
         f"_manifest/c/~/other/orders/~/a/0/000001/{other}.json": facts(1),
     }
-    [chunk] = chunks_of(files, before_ms=100, wanted_bytes=100)
+    [chunk] = chunks_to_compact(files, before_ms=100, wanted_bytes=100)
     assert chunk.names == tuple(f"retry-a-0-{stem}.parquet" for stem in (first, second))
     assert chunk.entries == tuple(f"{queue}/{stem}.json" for stem in (first, second))
     plan = chunk.plan("abc", "written/part-0.parquet", 20)
@@ -86,8 +86,8 @@ def test_files_with_entries_become_one_of_their_queue() -> None:
     made = {plan.target: facts(20), plan.entry: facts(1)}
     later = f"{20:020}-{29:020}-00000014"
     made |= {f"date=1/topic=orders/retry-a-0-{later}.parquet": facts(20), f"{queue}/{later}.json": facts(1)}
-    assert [len(one.names) for one in chunks_of(made, before_ms=100, wanted_bytes=100)] == [2]
-    assert chunks_of(made, before_ms=100, wanted_bytes=100, unsettled={"abc"}) == []
+    assert [len(one.names) for one in chunks_to_compact(made, before_ms=100, wanted_bytes=100)] == [2]
+    assert chunks_to_compact(made, before_ms=100, wanted_bytes=100, unfinished={"abc"}) == []
 
 
 def test_the_last_batch_of_each_query_is_known() -> None:

@@ -105,7 +105,7 @@ def play(seed: int, base: Path, *works: Callable[[Actor], None]) -> None:
         assert len(set(seen)) == len(seen), seed
     assert not [actor.error for actor in actors if actor.error], seed
     settle(base)
-    compactions(base).forget_unplanned(LATER)
+    compactions(base).delete_unplanned_files(LATER)
 
 
 @pytest.mark.parametrize(("gone", "has_entries"), [(False, False), (True, False), (False, True)])
@@ -116,7 +116,7 @@ def test_several_at_the_same_plans_lose_nothing(tmp_path: Path, plans: int, gone
         base = planned(tmp_path / f"{seed}", plans, has_entries=has_entries)
         if gone:
             (base / "archive" / SOURCES[-1]).unlink()
-        play(seed, base, *[lambda actor, base=base: shared(base, actor).settle()] * 2)
+        play(seed, base, *[lambda actor, base=base: shared(base, actor).finish_all()] * 2)
         assert read(base) == (ALL[:6] if gone else ALL), seed
 
 
@@ -126,18 +126,18 @@ def test_a_command_that_begins_while_another_one_plans_loses_nothing(tmp_path: P
         base = planned(tmp_path / f"{seed}", 0)
         staging = LocalFolder(base / "staging")
         staging.put(f"{LATE}/written/part", json.dumps(ALL).encode())
-        now_ms = staging.facts(LATE)[f"{LATE}/written/part"].modified_ms
+        now_ms = staging.file_facts(LATE)[f"{LATE}/written/part"].modified_ms
         content = encode(plan_of("late"))
 
         def begin(actor: Actor, base: Path = base, now_ms: int = now_ms) -> None:
             found = shared(base, actor)
-            found.settle()
-            found.forget_unplanned(now_ms)
+            found.finish_all()
+            found.delete_unplanned_files(now_ms)
 
         def finish(actor: Actor, base: Path = base, content: bytes = content) -> None:
             found = shared(base, actor)
             Shared(base / "staging", actor).put(f"{LATE}/plan.json", content)
-            found.settle()
+            found.finish_all()
 
         play(seed, base, begin, finish)
         assert read(base) == ALL, seed

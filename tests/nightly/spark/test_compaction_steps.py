@@ -107,7 +107,7 @@ def planned(base: Path, plans: int, *, has_entries: bool = False) -> Path:
 
 def settle(base: Path, on_step: Callable[[], None] = nothing) -> None:
     """Carry out what is planned."""
-    compactions(base, on_step).settle()
+    compactions(base, on_step).finish_all()
 
 
 def compactions(base: Path, on_step: Callable[[], None] = nothing) -> Compactions:
@@ -136,7 +136,7 @@ def copied(template: Path, to: Path) -> Path:
 def assert_settled(base: Path, told: object) -> None:
     """All rows are there once, in one file, and nothing is left to do."""
     settle(base)
-    compactions(base).forget_unplanned(LATER)
+    compactions(base).delete_unplanned_files(LATER)
     assert read(base) == ALL, told
     for folder in (base / "archive").iterdir():
         assert [one.name.partition("-")[0] for one in folder.iterdir()] == ["compacted"], told
@@ -208,7 +208,7 @@ def test_a_compaction_whose_files_are_gone_gives_up(tmp_path: Path) -> None:
     settle(base)
     assert read(base) == [0, 1, 2, 6, 7, 8]
     assert sorted(path.name for path in (base / "archive" / "date=1").iterdir()) == ["0", "2"]
-    compactions(base).forget_unplanned(LATER)
+    compactions(base).delete_unplanned_files(LATER)
     assert note.names() == ["batches"]
     assert (compactions(base).batches.last_batch(QUERY), compactions(base).batches.last_batch(OTHER_QUERY)) == (7, -1)
 
@@ -222,7 +222,7 @@ def test_what_cannot_be_moved_is_told(tmp_path: Path) -> None:
             raise RmqdError("no space left")
 
     try:
-        Compactions(Refusing(base / "archive"), LocalFolder(base / "staging")).settle()
+        Compactions(Refusing(base / "archive"), LocalFolder(base / "staging")).finish_all()
     except RmqdError as error:
         assert str(error) == "no space left"  # noqa: PT017  pytest would be imported for this alone
     else:

@@ -259,7 +259,7 @@ async def run_what_is_there(config: Path, spark: SparkSession) -> None:
 
     order = load_spec(config, "archive", ("groups.archive.spark.trigger=available_now",))
     parts, clock = SparkParts(order, SystemClock()), SystemClock()
-    parts.session = lambda on_progress: Lent(spark)  # type: ignore[method-assign, assignment, return-value]
+    parts.start_session = lambda on_progress: Lent(spark)  # type: ignore[method-assign, assignment, return-value]
     await GroupRun(order, parts, clock).run()
 
 

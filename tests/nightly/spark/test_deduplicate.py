@@ -87,7 +87,7 @@ def order_with(broker: EmbeddedBroker, url: str, handler: Callable[[Batch], None
 
 
 def deduplicated(query: GroupQuery) -> int:
-    return sum(topic.deduplicated for outcome in query.outcomes for topic in outcome.topics)
+    return sum(topic.deduplicated for outcome in query.outcomes for topic in outcome.topic_counters)
 
 
 def standing(url: str, key: Key) -> ClaimState:

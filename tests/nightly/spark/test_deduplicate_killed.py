@@ -142,7 +142,7 @@ def test_a_killed_python_process_repeats_what_it_had_and_no_more(
         query.stop()
     assert seen(tmp_path) == Counter(DONE + HALF_DONE + BESIDE + REST + KILLING + BESIDE)
     assert all(value.startswith(CONFIRMED) for value in claims(redis_server).values())
-    topics = [topic for outcome in outcomes for topic in outcome.topics]
+    topics = [topic for outcome in outcomes for topic in outcome.topic_counters]
     assert sum(topic.deduplicated for topic in topics) == len(DONE)
     assert sum(topic.handled["acked"] for topic in topics) == 2 * EACH
     assert broker.offsets("shop", "orders") == {0: EACH, 1: EACH}

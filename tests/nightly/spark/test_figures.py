@@ -19,7 +19,7 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.spark_figures import BatchProgress, DriverFigures  # noqa: E402
+from rmqd.spark.engine.spark_figures import BatchProgress, DriverMetrics  # noqa: E402
 from rmqd.spark.handlers.range_outcome import RangeOutcome  # noqa: E402
 
 RETRY = "%RETRY%mailer"
@@ -32,7 +32,7 @@ class Group:
         subscriptions = {"engine": "spark", "subscriptions": dict.fromkeys(topics or ("orders",), "*")}
         settings = config("mailer", changes={"mailer": subscriptions}).groups["mailer"]
         self.clock = ManualClock()
-        self.figures = DriverFigures(options_of_group(settings, "mailer", "/nowhere"), self.clock)
+        self.figures = DriverMetrics(options_of_group(settings, "mailer", "/nowhere"), self.clock)
         self.pauses = Pauses()
 
     def now(self, state: str = "running", *, handling: bool = False) -> GroupSnapshot:
@@ -60,7 +60,9 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     with capture_logs() as logs:
         for _ in range(15):
             group.clock.turn(2.0)
-            group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=0, end=5, topics=(failed,))])
+            group.figures.count_outcomes(
+                [RangeOutcome(queue=queue("orders", 0), start=0, end=5, topic_counters=(failed,))]
+            )
     (problem,) = group.now().problems
     assert problem.cause == "failing_handler"
     assert "KeyError('city')" in problem.evidence
@@ -68,7 +70,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem() -> None:
     assert [entry["cause"] for entry in logs if entry["event"] == "group.problem"] == ["failing_handler"]
     worked = replace(blank, handled={**blank.handled, "acked": 5})
     group.clock.turn(2.0)
-    group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=5, end=10, topics=(worked,))])
+    group.figures.count_outcomes([RangeOutcome(queue=queue("orders", 0), start=5, end=10, topic_counters=(worked,))])
     assert not group.now().problems
 
 
@@ -79,9 +81,9 @@ def test_counters_are_there_from_the_start_and_executors_add_to_them() -> None:
     ]  # fmt: skip
     blank = replace(group.now().topics[0], received=3, handled={"acked": 2, "retried": 1})
     outcome = RangeOutcome(
-        queue=queue("orders", 0), start=0, end=3, topics=(blank,), lost=4, hook_failures={"audit": 1}
+        queue=queue("orders", 0), start=0, end=3, topic_counters=(blank,), lost_messages=4, hook_failures={"audit": 1}
     )
-    group.figures.handled([outcome, outcome])
+    group.figures.count_outcomes([outcome, outcome])
     now = group.now()
     assert (now.topics[0].received, now.topics[0].handled["acked"], now.topics[0].handled["retried"]) == (6, 4, 2)
     assert now.hook_failures == {"audit": 2}
@@ -92,7 +94,7 @@ def test_counters_are_there_from_the_start_and_executors_add_to_them() -> None:
 def test_what_a_handler_counted_under_other_topics_is_kept() -> None:
     """Such as messages of a topic that the group has left, by its retry topic."""
     group = Group()
-    group.figures.handled([RangeOutcome(queue=queue("orders", 0), start=0, end=1, topics=(UNKNOWN,))])
+    group.figures.count_outcomes([RangeOutcome(queue=queue("orders", 0), start=0, end=1, topic_counters=(UNKNOWN,))])
     assert group.now().topics[-1].topic == "left"
 
 
@@ -102,14 +104,14 @@ UNKNOWN = replace(topic_snapshot("left", received=1), handler_duration=Group().n
 def test_an_idle_batch_is_none() -> None:
     """Its offsets are what the query is at."""
     group = Group()
-    group.figures.set_queues("orders", [at(5, 9)])
-    group.figures.batch_done(BatchProgress(True, {"triggerExecution": 5}, {queue("orders", 0): 7}))
+    group.figures.set_queue_lags("orders", [at(5, 9)])
+    group.figures.record_batch(BatchProgress(True, {"triggerExecution": 5}, {queue("orders", 0): 7}))
     batches = group.now().batches
     assert batches is not None
     assert (batches.duration.count, batches.last_end) == (0, None)
     assert group.queue().position == 7
     phases = {"triggerExecution": 500, "latestOffset": 10, "getBatch": 20, "new": 1}
-    group.figures.batch_done(BatchProgress(False, phases, retired=2))
+    group.figures.record_batch(BatchProgress(False, phases, removed_queues=2))
     batches = group.now().batches
     assert batches is not None
     assert (batches.duration.count, batches.last_end) == (1, group.clock.wall())
@@ -120,8 +122,8 @@ def test_an_idle_batch_is_none() -> None:
 def test_rows_that_came_too_late_are_told_and_counted() -> None:
     group = Group()
     with capture_logs() as logs:
-        group.figures.batch_done(BatchProgress(True, late_rows=2, watermark="10:04"))
-        group.figures.batch_done(BatchProgress(True, late_rows=1, watermark="10:05"))
+        group.figures.record_batch(BatchProgress(True, late_rows=2, watermark="10:04"))
+        group.figures.record_batch(BatchProgress(True, late_rows=1, watermark="10:05"))
     assert [(entry["rows"], entry["watermark"]) for entry in logs] == [(2, "10:04"), (1, "10:05")]
     batches = group.now().batches
     assert batches is not None
@@ -130,26 +132,26 @@ def test_rows_that_came_too_late_are_told_and_counted() -> None:
 
 def test_a_queue_is_where_the_brokers_say() -> None:
     group = Group()
-    group.figures.set_queues("orders", [at(5, 9)])
+    group.figures.set_queue_lags("orders", [at(5, 9)])
     found = group.queue()
     assert (found.committed, found.max, found.lag, found.lag_seconds, found.position) == (5, 9, 4, 2.5, 5)
     assert (found.state, group.queue(handling=True).state) == ("pulling", "handling")
     assert found.last_commit is None, "who committed that, and when, nobody knows"
-    group.figures.set_queues("orders", [at(9, 9)])
+    group.figures.set_queue_lags("orders", [at(9, 9)])
     assert (group.queue().state, group.queue().last_commit) == ("waiting", group.clock.wall())
-    group.figures.set_queues("orders", [at(9, 9), at(None, 3, 1)])
+    group.figures.set_queue_lags("orders", [at(9, 9), at(None, 3, 1)])
     assert [(one.queue, one.committed) for one in group.now().queues] == [(0, 9), (1, None)]
     assert group.now().assigned == {"orders": 2}
-    group.figures.set_queues("orders", [])
+    group.figures.set_queue_lags("orders", [])
     assert group.now().queues == ()
 
 
 def test_a_state_has_begun_when_it_was_first_seen() -> None:
     group = Group()
-    group.figures.set_queues("orders", [at(9, 9)])
+    group.figures.set_queue_lags("orders", [at(9, 9)])
     began = group.queue().since
     group.clock.turn(10)
-    group.figures.set_queues("orders", [at(9, 10)])
+    group.figures.set_queue_lags("orders", [at(9, 10)])
     assert (group.queue().since, group.queue().state) == (group.clock.wall(), "pulling")
     assert group.clock.wall() == began + 10
 
@@ -158,7 +160,7 @@ def test_the_retry_topic_of_one_topic_is_shown_as_in_the_local_engine() -> None:
     """And under its own name where there are several."""
     for topics, shown in ((("orders",), "orders"), (("orders", "invoices"), RETRY)):
         group = Group(*topics)
-        group.figures.set_queues(RETRY, [at(0, 1)])
+        group.figures.set_queue_lags(RETRY, [at(0, 1)])
         assert (group.queue().topic, group.queue().is_retry) == (shown, True)
         assert RETRY not in group.now().assigned
 
@@ -166,17 +168,17 @@ def test_the_retry_topic_of_one_topic_is_shown_as_in_the_local_engine() -> None:
 def test_a_group_is_ready_once_it_runs_and_the_queues_of_all_topics_are_known() -> None:
     group = Group("orders", "invoices")
     assert "waits for Spark" in str(group.now("starting").not_ready_reason)
-    group.figures.set_queues("orders", [at(0, 0)])
-    group.figures.set_queues_unknown("invoices", "topic invoices has no route")
+    group.figures.set_queue_lags("orders", [at(0, 0)])
+    group.figures.set_topic_failure("invoices", "topic invoices has no route")
     assert group.now().not_ready_reason == "group mailer waits for the queues of invoices: topic invoices has no route"
-    group.figures.set_queues("invoices", [])
+    group.figures.set_queue_lags("invoices", [])
     assert (group.now().ready, group.now().not_ready_reason) == (True, None)
     assert group.now("draining").not_ready_reason == "group mailer is draining"
 
 
 def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
     group = Group()
-    group.figures.set_queues("orders", [at(5, 9)])
+    group.figures.set_queue_lags("orders", [at(5, 9)])
     group.pauses.add(WHOLE_GROUP)
     group.clock.turn(1000)
     assert group.queue().state == "paused"
@@ -187,18 +189,18 @@ def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
 def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
     """From when its offset was last seen to move, or something to wait in it."""
     group = Group()
-    group.figures.set_queues("orders", [at(9, 9)])
+    group.figures.set_queue_lags("orders", [at(9, 9)])
     group.clock.turn(1000)
-    group.figures.set_queues("orders", [at(9, 12)])
+    group.figures.set_queue_lags("orders", [at(9, 12)])
     assert group.queue().stall is None
     group.clock.turn(130)
-    group.figures.set_queues("orders", [at(9, 13)])
+    group.figures.set_queue_lags("orders", [at(9, 13)])
     with capture_logs() as events:
         stall = group.queue().stall
         assert stall is not None
         assert (group.queue().state, stall.cause) == ("stuck", "stalled_queue")
         assert stall.evidence == "4 messages wait, and the offset has not changed for 130 s"
-        group.figures.set_queues("orders", [at(10, 13)])
+        group.figures.set_queue_lags("orders", [at(10, 13)])
         assert group.queue().state == "pulling"
     assert [(event["event"], event["cause"], event["group"]) for event in events] == [
         ("queue.stalled", "stalled_queue", "mailer"), ("queue.recovered", "stalled_queue", "mailer")
@@ -208,20 +210,20 @@ def test_a_queue_that_makes_no_progress_is_stuck_with_why() -> None:
 def test_a_broker_that_does_not_answer_is_told_at_its_queues() -> None:
     """They stay where they were last seen."""
     group = Group()
-    group.figures.set_queues("orders", [at(5, 9)])
-    group.figures.set_queues_unknown("orders", "10.0.0.9:10911: refused")
+    group.figures.set_queue_lags("orders", [at(5, 9)])
+    group.figures.set_topic_failure("orders", "10.0.0.9:10911: refused")
     found = group.queue()
     assert found.stall is not None
     assert (found.state, found.stall.cause, found.stall.evidence) == (
         "stuck", "broker_unreachable", "10.0.0.9:10911: refused"
     )  # fmt: skip
     assert found.lag == 4
-    group.figures.set_queues("orders", [at(5, 9)])
+    group.figures.set_queue_lags("orders", [at(5, 9)])
     assert group.queue().stall is None
 
 
 def test_a_group_that_has_ended_owns_nothing() -> None:
     group = Group()
-    group.figures.set_queues("orders", [at(5, 9)])
+    group.figures.set_queue_lags("orders", [at(5, 9)])
     for state in ("failed", "stopped"):
         assert (group.now(state).queues, group.now(state).assigned) == ((), {"orders": 0})

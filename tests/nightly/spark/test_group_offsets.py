@@ -20,7 +20,7 @@ from tests.spark.test_group_offsets import (  # noqa: E402
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Members are looked at whenever something is to be committed, and all is told each time."""
-    for name in ("MEMBERS_SECONDS", "WARN_AGAIN_SECONDS"):
+    for name in ("MEMBER_CHECK_SECONDS", "WARNING_INTERVAL_SECONDS"):
         monkeypatch.setattr(f"rmqd.spark.source.group_offsets.{name}", 0.0)
 
 

@@ -15,7 +15,7 @@ def test_they_are_those_of_load() -> None:
     found = given(PIPELINE)(
         minPartitions=16, MAXBYTESPERTRIGGER="5000", checkCrc=False, unavailableToleranceMs=5000, pullParallelism=4
     )
-    assert (found.min_partitions, found.max_bytes, found.check_crc, found.tolerance_seconds) == (16, 5000, False, 5.0)
+    assert (found.min_partitions, found.max_bytes, found.checks_crc, found.tolerance_seconds) == (16, 5000, False, 5.0)
     assert (found.pull.in_flight, found.pull.patience_seconds) == (4, 5.0)
 
 

@@ -37,8 +37,8 @@ async def test_a_python_process_that_begins_late_costs_a_query_and_not_spark() -
         number = 0
         for _ in range(2):
             await one.query(number + 1)
-            one.parts.on_progress(BatchProgress(empty=True))
-            for _ in range(group_run.MAX_LATE_WORKERS):
+            one.parts.on_progress(BatchProgress(is_empty=True))
+            for _ in range(group_run.MAX_LATE_WORKER_RETRIES):
                 number += 1
                 (await one.query(number)).end(RuntimeError(LATE))
         last = await one.query(number + 1)
@@ -88,7 +88,7 @@ async def test_a_group_that_cannot_go_on_fails_when_its_batch_is_done() -> None:
     async with running() as one:
         query = await one.query()
         query.busy = True
-        stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, failure="offset 6 is corrupt")
+        stuck = RangeOutcome(queue=queue("orders", 0), start=5, end=7, reset_to=6, stop_reason="offset 6 is corrupt")
         query.on_batch([stuck])
         await eventually(query.pause_file.exists, "nothing more is taken up")
         assert not one.task.done()

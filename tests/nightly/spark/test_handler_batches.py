@@ -22,7 +22,7 @@ from tests.spark.needed import need
 need("pyspark", "pyarrow")
 
 
-from rmqd.spark.handlers.handler_tasks import handler_process  # noqa: E402
+from rmqd.spark.handlers.handler_tasks import started_task_handler  # noqa: E402
 from tests.spark.handler_batches import Checkpoint, GroupQuery, order_of  # noqa: E402
 from tests.spark.test_handler_batches import (  # noqa: E402
     LARGEST,
@@ -82,7 +82,7 @@ def test_typed_handlers(broker: EmbeddedBroker) -> None:
 
 def test_a_long_range_is_cut_for_idle_tasks(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a concurrent group, whose messages have no order."""
-    monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_PIECE", 20)
+    monkeypatch.setattr("rmqd.spark.handlers.group_source.MIN_TASK_MESSAGES", 20)
     broker.fill("orders", 1, 100)
     query = GroupQuery(order_of(broker.nameserver, note, spark={"max_offsets_per_trigger": 5000}))
     query.poll()
@@ -113,8 +113,8 @@ def test_no_more_is_cached_than_the_threshold(broker: EmbeddedBroker) -> None:
     query.poll()
     assert query.handled() == {"acked": 400}
     assert max(LARGEST) == 4
-    assert query.outcomes[0].topics[0].flow_control["count"] > 10
-    assert query.outcomes[0].topics[0].held_seconds["count"] > 0
+    assert query.outcomes[0].topic_counters[0].flow_control["count"] > 10
+    assert query.outcomes[0].topic_counters[0].held_seconds["count"] > 0
 
 
 def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
@@ -132,7 +132,7 @@ def test_what_the_broker_holds_no_more(broker: EmbeddedBroker) -> None:
         GroupQuery(order_of(broker.nameserver, note, on_offset_illegal="stop"), replace(checkpoint)).poll()
     query = GroupQuery(order_of(broker.nameserver, note), checkpoint)
     query.poll()
-    assert [(outcome.lost, outcome.start, outcome.end) for outcome in query.outcomes] == [(4, 1, 6)]
+    assert [(outcome.lost_messages, outcome.start, outcome.end) for outcome in query.outcomes] == [(4, 1, 6)]
     assert SEEN == ["0:5"]
 
 
@@ -146,7 +146,7 @@ def test_a_queue_that_is_gone_for_good(broker: EmbeddedBroker) -> None:
     with pytest.raises(DataLossError, match="offsets 0 to 4 are missing: no name server knows"):
         query.process.handle(replace(hasty, fail_on_data_loss=True))
     query = GroupQuery(order_of(broker.nameserver, note))
-    assert query.process.handle(hasty).lost == 5
+    assert query.process.handle(hasty).lost_messages == 5
 
 
 def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
@@ -159,7 +159,7 @@ def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
     with concurrent.futures.ThreadPoolExecutor() as pool:
         again = pool.submit(query.process.handle, done)
         broker.start()
-        assert again.result(30).topics[0].handled["acked"] == 5
+        assert again.result(30).topic_counters[0].handled["acked"] == 5
     broker.stop()
     with pytest.raises(RemotingError):
         query.process.handle(replace(done, pull=replace(done.pull, patience_seconds=0.0)))
@@ -207,7 +207,7 @@ def test_hooks_are_called_where_handlers_are(broker: EmbeddedBroker, monkeypatch
     query = GroupQuery(order_of(broker.nameserver, note))
     query.run_until(lambda: len(SEEN) == 15)
     assert "0:3" not in SEEN
-    assert [outcome.left_out_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
+    assert [outcome.skipped_by_hooks for outcome in query.outcomes] == [{"choosy": 1}, {"choosy": 0}]
     assert ends == {(0, 16)}
     assert query.outcomes[0].hook_failures == {"choosy": 0, "clumsy": 1}
 
@@ -216,8 +216,8 @@ def test_a_worker_process_starts_the_handler_once(broker: EmbeddedBroker) -> Non
     """For each configuration, and anew after a failure."""
     broker.fill("orders", 1, 1)
     order = order_of(broker.nameserver, note)
-    first = handler_process(order, "as it was")
-    assert handler_process(order, "as it was") is first
-    assert handler_process(order, "as it is now") is not first
+    first = started_task_handler(order, "as it was")
+    assert started_task_handler(order, "as it was") is first
+    assert started_task_handler(order, "as it is now") is not first
     first.stop()
-    assert not handler_process(order, "as it was").has_ended
+    assert not started_task_handler(order, "as it was").has_ended

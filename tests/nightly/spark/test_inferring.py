@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rmqd.spark.values.column_kinds import parse_kind
-from rmqd.spark.values.fitting import MAX_FIELDS, TooManyFieldsError, fit_of, infer_kind
+from rmqd.spark.values.column_kinds import parse_schema
+from rmqd.spark.values.fitting import MAX_INFERRED_FIELDS, TooManyFieldsError, converter_to, infer_json_kind
 
 INFERRED: dict[str, tuple[list[Any], str]] = {
     "plain": (
@@ -35,45 +35,45 @@ INFERRED: dict[str, tuple[list[Any], str]] = {
 @pytest.mark.parametrize(("documents", "ddl"), INFERRED.values(), ids=INFERRED)
 def test_a_schema_is_what_all_bodies_fit(documents: list[Any], ddl: str) -> None:
     """It is read again as it was written, and each body fits."""
-    kind, told = infer_kind(json.dumps(document).encode() for document in documents)
+    kind, told = infer_json_kind(json.dumps(document).encode() for document in documents)
     assert kind is not None
-    assert (kind.ddl, told) == (ddl, len(documents))
-    assert parse_kind(ddl) == kind
+    assert (kind.fields_ddl, told) == (ddl, len(documents))
+    assert parse_schema(ddl) == kind
     for document in documents:
-        fit_of(kind)(document)
+        converter_to(kind)(document)
 
 
 def test_what_is_no_object_tells_nothing() -> None:
-    assert infer_kind([b"", b"{", b"[1]", b"1", b"null", b"\xff", b'{"a": NaN}', b"{}"]) == (None, 0)
-    kind, told = infer_kind([b"[", b'{"a": 1}'])
+    assert infer_json_kind([b"", b"{", b"[1]", b"1", b"null", b"\xff", b'{"a": NaN}', b"{}"]) == (None, 0)
+    kind, told = infer_json_kind([b"[", b'{"a": 1}'])
     assert kind is not None
-    assert (kind.ddl, told) == ("a bigint", 1)
+    assert (kind.fields_ddl, told) == ("a bigint", 1)
 
 
 @pytest.mark.parametrize("levels", [101, 450, 2_000, 100_000])
 @pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"a":', b"}")], ids=["arrays", "objects"])
 def test_what_is_too_deep_tells_nothing(levels: int, begin: bytes, end: bytes) -> None:
     deep = b'{"a":' + begin * levels + b"1" + end * levels + b"}"
-    kind, told = infer_kind([b'{"id":1}', deep, b'{"id":2}'])
+    kind, told = infer_json_kind([b'{"id":1}', deep, b'{"id":2}'])
     assert kind is not None
-    assert (kind.ddl, told) == ("id bigint", 2)
+    assert (kind.fields_ddl, told) == ("id bigint", 2)
 
 
 def test_names_that_are_data_are_no_columns() -> None:
     """They would be ever more of them; it is seen at once."""
-    just = {f"k{number}": 1 for number in range(MAX_FIELDS - 1)}  # and the one that has them
-    kind, _ = infer_kind([json.dumps({"a": just}).encode()])
+    just = {f"k{number}": 1 for number in range(MAX_INFERRED_FIELDS - 1)}  # and the one that has them
+    kind, _ = infer_json_kind([json.dumps({"a": just}).encode()])
     assert kind is not None
-    bodies = (json.dumps({"a": {f"k{number}": 1}}).encode() for number in range(10 * MAX_FIELDS))
+    bodies = (json.dumps({"a": {f"k{number}": 1}}).encode() for number in range(10 * MAX_INFERRED_FIELDS))
     with pytest.raises(TooManyFieldsError, match="bodies have more than 2,000 fields"):
-        infer_kind(bodies)
-    assert len(list(bodies)) == 9 * MAX_FIELDS
+        infer_json_kind(bodies)
+    assert len(list(bodies)) == 9 * MAX_INFERRED_FIELDS
     with pytest.raises(TooManyFieldsError):
-        infer_kind([json.dumps({"a": [{f"k{number}": 1} for number in range(2 * MAX_FIELDS)]}).encode()])
+        infer_json_kind([json.dumps({"a": [{f"k{number}": 1} for number in range(2 * MAX_INFERRED_FIELDS)]}).encode()])
 
 
 def test_what_is_deep_is_read_again() -> None:
-    kind, told = infer_kind([b'{"a":' * 95 + b"1" + b"}" * 95])
+    kind, told = infer_json_kind([b'{"a":' * 95 + b"1" + b"}" * 95])
     assert kind is not None
     assert told == 1
-    assert parse_kind(kind.ddl) == kind
+    assert parse_schema(kind.fields_ddl) == kind

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.prepare import LOGGING, PYTHON, QUIET_LOG_CONFIG, find_java, prepare, provide_java
+from rmqd.spark.prepare import LOG_CONFIG_VARIABLE, PYTHON_VARIABLE, QUIET_LOG_CONFIG, find_java, prepare, provide_java
 
 pytestmark = pytest.mark.process
 
@@ -34,10 +34,10 @@ def test_java_home_comes_before_path(tmp_path: Path) -> None:
     second = java(tmp_path / "second", modules("17"))
     found = find_java({"JAVA_HOME": str(first), "PATH": str(second / "bin")})
     assert (found.program, found.version, found.source) == (first / "bin" / "java", "21.0.8", "JAVA_HOME")
-    assert found.has_vector
+    assert found.has_vector_module
     found = find_java({"JAVA_HOME": "", "PATH": str(second / "bin")})
     assert (found.program, found.version, found.source) == (second / "bin" / "java", "17", "PATH")
-    assert not found.has_vector
+    assert not found.has_vector_module
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_how_spark_logs_is_the_users_word(
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / stands).touch()
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, modules("21", "jdk.incubator.vector"))))
-    monkeypatch.setenv(PYTHON, sys.executable)
+    monkeypatch.setenv(PYTHON_VARIABLE, sys.executable)
     monkeypatch.delenv("SPARK_CONF_DIR", raising=False)
     monkeypatch.setenv(*(("SPARK_HOME", str(tmp_path)) if home else ("SPARK_CONF_DIR", str(tmp_path / "conf"))))
-    monkeypatch.setenv(LOGGING, said or "")  # to be put back
+    monkeypatch.setenv(LOG_CONFIG_VARIABLE, said or "")  # to be put back
     if said is None:
-        del os.environ[LOGGING]
+        del os.environ[LOG_CONFIG_VARIABLE]
     prepare()
-    assert os.environ.get(LOGGING) == (str(QUIET_LOG_CONFIG) if sets else said)
+    assert os.environ.get(LOG_CONFIG_VARIABLE) == (str(QUIET_LOG_CONFIG) if sets else said)
 
 
 JOB = """

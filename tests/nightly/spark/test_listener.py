@@ -11,14 +11,14 @@ from tests.spark.needed import need
 
 need("pyspark")
 
-from rmqd.spark.engine.spark_figures import progress_of  # noqa: E402
-from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
+from rmqd.spark.engine.spark_figures import batch_progress_of  # noqa: E402
+from rmqd.spark.source.source_offsets import SourceOffsets  # noqa: E402
 from tests.spark.group_queries import order_of  # noqa: E402
 
 NEW, OLD = queue("orders", 0), queue("bills", 0)
 
 
-def progress(start: Offsets | None, end: Offsets, late: tuple[int, ...] = ()) -> Any:
+def progress(start: SourceOffsets | None, end: SourceOffsets, late: tuple[int, ...] = ()) -> Any:
     """As Spark has it: offsets are texts, and there is none before the first batch."""
     source = SimpleNamespace(
         description="rocketmq",
@@ -37,34 +37,34 @@ def progress(start: Offsets | None, end: Offsets, late: tuple[int, ...] = ()) ->
 
 
 def test_a_queue_whose_place_is_dropped_is_counted() -> None:
-    found = progress_of(progress(Offsets({NEW: 1, OLD: 4}), Offsets({NEW: 6})))
-    assert (found.positions, found.retired, found.empty) == ({NEW: 6}, 1, False)
+    found = batch_progress_of(progress(SourceOffsets({NEW: 1, OLD: 4}), SourceOffsets({NEW: 6})))
+    assert (found.end_offsets, found.removed_queues, found.is_empty) == ({NEW: 6}, 1, False)
 
 
 def test_rows_that_came_too_late_are_counted() -> None:
     """Of all operators that keep a state."""
-    found = progress_of(progress(None, Offsets({NEW: 6}), late=(2, 1)))
+    found = batch_progress_of(progress(None, SourceOffsets({NEW: 6}), late=(2, 1)))
     assert (found.late_rows, found.watermark) == (3, "2026-03-01T10:04:00.000Z")
-    assert progress_of(progress(None, Offsets({NEW: 6}))).late_rows == 0
+    assert batch_progress_of(progress(None, SourceOffsets({NEW: 6}))).late_rows == 0
 
 
 def test_queues_that_stay_or_come_are_not() -> None:
-    assert progress_of(progress(Offsets({OLD: 4}), Offsets({NEW: 6, OLD: 4}))).retired == 0
-    assert progress_of(progress(None, Offsets({NEW: 6}))).retired == 0
+    assert batch_progress_of(progress(SourceOffsets({OLD: 4}), SourceOffsets({NEW: 6, OLD: 4}))).removed_queues == 0
+    assert batch_progress_of(progress(None, SourceOffsets({NEW: 6}))).removed_queues == 0
 
 
 def test_what_a_pipeline_has_read_is_counted() -> None:
     """By topic, at its first range; a handler's executors tell it themselves, and an idle query has read nothing."""
     pipeline = order_of("127.0.0.1:1")
-    told = progress(Offsets({NEW: 1, OLD: 4}), Offsets({NEW: 6, OLD: 4}))
+    told = progress(SourceOffsets({NEW: 1, OLD: 4}), SourceOffsets({NEW: 6, OLD: 4}))
     counts = {"good_0": 3, "corrupt_0": 1, "rmqd_lost": 2}
     told.observedMetrics = {"rmqd_read": SimpleNamespace(asDict=lambda: counts)}
-    (outcome,) = progress_of(told, pipeline).outcomes
-    assert (outcome.queue, outcome.start, outcome.end, outcome.lost) == (NEW, 1, 6, 2)
-    (topic,) = outcome.topics
+    (outcome,) = batch_progress_of(told, pipeline).outcomes
+    assert (outcome.queue, outcome.start, outcome.end, outcome.lost_messages) == (NEW, 1, 6, 2)
+    (topic,) = outcome.topic_counters
     assert (topic.topic, topic.received, topic.handled["acked"], topic.handled["corrupt"]) == ("orders", 4, 3, 1)
-    assert not progress_of(told).outcomes
+    assert not batch_progress_of(told).outcomes
     told.name = "another query of the session"
-    assert not progress_of(told, pipeline).outcomes
+    assert not batch_progress_of(told, pipeline).outcomes
     told.name, told.numInputRows = "archive", 0
-    assert not progress_of(told, pipeline).outcomes
+    assert not batch_progress_of(told, pipeline).outcomes

@@ -13,7 +13,7 @@ from rmqd.config.model.root_model import RootConfig
 from rmqd.errors import GroupHeldElsewhereError
 from rmqd.spark.engine.driver_membership import DriverMembership
 from rmqd.spark.session.group_spec import GroupSpec
-from rmqd.spark.session.spark_cluster import Cluster, all_answers, cluster_of
+from rmqd.spark.session.spark_cluster import SparkCluster, cluster_of, values_or_raise
 from tests.consumer.members import member
 from tests.rocketmq import RealCluster, release
 from tests.rocketmq.producer import Producer
@@ -38,24 +38,24 @@ async def reset(rocketmq: RealCluster, topic: str, group: str) -> None:
 @pytest.mark.skipif(release.is_4(), reason="a RocketMQ 4 keeps no reset")
 def test_a_reset_is_kept_until_a_pull_and_no_commit_passes_it(rocketmq: RealCluster, topic: str, group: str) -> None:
     """The pull needs no member, and is told where to; after it commits are taken again."""
-    cluster: Cluster = cluster_of(order_of(rocketmq, topic, group).access)
-    queues = all_answers(cluster.queues([topic])).popitem()[1]
+    cluster: SparkCluster = cluster_of(order_of(rocketmq, topic, group).access)
+    queues = values_or_raise(cluster.queues([topic])).popitem()[1]
     producer = Producer(rocketmq.broker.address, topic, len(queues))
     for number in range(4 * len(queues)):
         producer.send(key=f"m{number}", queue=number % len(queues))
     producer.close()
-    stored = all_answers(cluster.committed(group, queues))  # makes the group
+    stored = values_or_raise(cluster.committed_offsets(group, queues))  # makes the group
     assert set(stored.values()) <= {None, 0}
-    all_answers(cluster.commit(group, dict.fromkeys(queues, 3)))
-    assert set(all_answers(cluster.pending_resets(group, dict.fromkeys(queues, 3))).values()) == {None}
+    values_or_raise(cluster.commit(group, dict.fromkeys(queues, 3)))
+    assert set(values_or_raise(cluster.pending_resets(group, dict.fromkeys(queues, 3))).values()) == {None}
 
     asyncio.run(reset(rocketmq, topic, group))
-    all_answers(cluster.commit(group, dict.fromkeys(queues, 4)))
-    assert set(all_answers(cluster.committed(group, queues)).values()) == {0}
-    assert set(all_answers(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {0}
-    assert set(all_answers(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {None}
-    all_answers(cluster.commit(group, dict.fromkeys(queues, 4)))
-    assert set(all_answers(cluster.committed(group, queues)).values()) == {4}
+    values_or_raise(cluster.commit(group, dict.fromkeys(queues, 4)))
+    assert set(values_or_raise(cluster.committed_offsets(group, queues)).values()) == {0}
+    assert set(values_or_raise(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {0}
+    assert set(values_or_raise(cluster.pending_resets(group, dict.fromkeys(queues, 0))).values()) == {None}
+    values_or_raise(cluster.commit(group, dict.fromkeys(queues, 4)))
+    assert set(values_or_raise(cluster.committed_offsets(group, queues)).values()) == {4}
 
 
 async def test_one_engine_at_a_time(

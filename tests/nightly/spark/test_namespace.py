@@ -72,7 +72,7 @@ def test_a_handler_sees_names_without_it_and_the_broker_with_it(broker: Embedded
     query = GroupQuery(handled_order(broker))
     query.run_until(lambda: len(SEEN) == 2)
     assert SEEN == [("one", "orders", "orders", 0), ("one", "orders", "%RETRY%mailer", 1)]
-    assert {topic.topic for outcome in query.outcomes for topic in outcome.topics} == {"orders"}
+    assert {topic.topic for outcome in query.outcomes for topic in outcome.topic_counters} == {"orders"}
     assert broker.offsets("shop%mailer", "shop%orders") == {0: 1}
     assert broker.offsets("shop%mailer", "%RETRY%shop%mailer") == {0: 1}
 

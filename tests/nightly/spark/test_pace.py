@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqd.spark.handlers.group_source import BatchTimes, note_batch_time
-from rmqd.spark.handlers.range_outcome import GROWTH, MAX_BATCH_MESSAGES, BatchSizer
+from rmqd.spark.handlers.group_source import BatchDurations, store_batch_duration
+from rmqd.spark.handlers.range_outcome import MAX_BATCH_MESSAGES, MAX_GROWTH_FACTOR, BatchSizer
 
 
 def run(pace: BatchSizer, batches: int, *, own: float, each: float, waiting: int = MAX_BATCH_MESSAGES) -> list[int]:
     """The sizes of batches, of which each takes `own` seconds, and `each` for every message."""
     sizes = []
     for _ in range(batches):
-        size = min(pace.size(0.0), waiting)
-        pace.began(size, 0.0)
-        pace.ended(own + size * each)
+        size = min(pace.next_size(0.0), waiting)
+        pace.batch_started(size, 0.0)
+        pace.batch_ended(own + size * each)
         sizes.append(size)
     return sizes
 
@@ -22,7 +22,7 @@ def run(pace: BatchSizer, batches: int, *, own: float, each: float, waiting: int
 def test_batches_grow_to_what_is_handled_in_time() -> None:
     """Step by step; Spark's own part of a batch does not count."""
     sizes = run(BatchSizer(10, target_seconds=2.0), 40, own=0.3, each=0.001)
-    assert sizes[:3] == [10, 10 * GROWTH, 10 * GROWTH**2]
+    assert sizes[:3] == [10, 10 * MAX_GROWTH_FACTOR, 10 * MAX_GROWTH_FACTOR**2]
     assert all(1800 <= size <= 2200 for size in sizes[4:])
 
 
@@ -37,7 +37,7 @@ def test_a_busy_machine_does_not_keep_them_small() -> None:
     """Where Spark alone takes longer than a batch should last, as where its processes start."""
     pace = BatchSizer(4, target_seconds=2.0)
     run(pace, 1, own=13.0, each=0.0)
-    assert pace.size(0.0) == 4
+    assert pace.next_size(0.0) == 4
     sizes = run(pace, 20, own=2.3, each=0.0001)
     assert all(9_000 <= size <= 21_000 for size in sizes[5:])
 
@@ -56,34 +56,34 @@ def test_a_small_batch_says_nothing() -> None:
     pace = BatchSizer(10, target_seconds=2.0)
     before = run(pace, 10, own=0.3, each=0.001)[-1]
     run(pace, 50, own=0.3, each=0.001, waiting=2)
-    assert pace.size(0.0) >= 0.9 * before
+    assert pace.next_size(0.0) >= 0.9 * before
 
 
 def test_the_time_until_the_next_trigger_does_not_count(tmp_path: Path) -> None:
     """Where the driver tells what a batch took; each word of it holds once."""
-    times = BatchTimes(str(tmp_path / "pause"))
+    times = BatchDurations(str(tmp_path / "pause"))
     pace = BatchSizer(10, target_seconds=2.0)
-    assert times.take() is None
+    assert times.take_latest() is None
     for batch, size in enumerate((10, 80, 640)):
-        note_batch_time(str(tmp_path / "pause"), batch, 0.3)
-        pace.began(size, 0.0)
-        pace.ended(60.0, times.take())
-        assert times.take() is None
-    assert pace.size(60.0) == 5120
+        store_batch_duration(str(tmp_path / "pause"), batch, 0.3)
+        pace.batch_started(size, 0.0)
+        pace.batch_ended(60.0, times.take_latest())
+        assert times.take_latest() is None
+    assert pace.next_size(60.0) == 5120
 
 
 def test_a_fixed_size_stays() -> None:
     """max_offsets_per_trigger."""
-    assert set(run(BatchSizer(10, fixed=500), 5, own=1.0, each=1.0)) == {500}
+    assert set(run(BatchSizer(10, fixed_messages=500), 5, own=1.0, each=1.0)) == {500}
 
 
 def test_a_rate_is_kept_to() -> None:
     """What was taken too much is waited for, and what an idle time would have allowed is lost."""
-    pace = BatchSizer(10, fixed=1000, per_second=100, target_seconds=2.0)
-    assert pace.size(0.0) == 100
-    pace.began(150, 0.0)  # a message of each queue at least
-    pace.ended(0.1)
-    assert pace.size(0.1) == 0
-    assert pace.size(0.4) == 0
-    assert pace.size(1.0) == 50
-    assert pace.size(100.0) == 200
+    pace = BatchSizer(10, fixed_messages=1000, max_messages_per_second=100, target_seconds=2.0)
+    assert pace.next_size(0.0) == 100
+    pace.batch_started(150, 0.0)  # a message of each queue at least
+    pace.batch_ended(0.1)
+    assert pace.next_size(0.1) == 0
+    assert pace.next_size(0.4) == 0
+    assert pace.next_size(1.0) == 50
+    assert pace.next_size(100.0) == 200

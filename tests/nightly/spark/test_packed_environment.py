@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.spark.submit.packed_files import PackedFile, launcher, pack, packed_files
+from rmqd.spark.submit.packed_files import PackedFile, files_to_pack, python_launcher, write_archive
 
 BIG = ("pyarrow", "pandas", "numpy")  # packing them takes seconds, and shows nothing more
 FIND_HANDLERS = """
@@ -37,7 +37,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.slow
 def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_the_tests() -> None:
-    names = {file.name for file in packed_files()}
+    names = {file.archive_name for file in files_to_pack()}
     tops = {name.partition("/")[0] for name in names}
 
     assert {"rmqd/spark/handlers/group_source.py", "rmqd/demo/rmqd.yaml", "rmqd_handlers/jsonl.py"} <= names
@@ -49,7 +49,7 @@ def test_it_has_rmqd_the_plugins_and_what_they_need_and_nothing_of_sparks_or_of_
 
 @pytest.mark.spark
 def test_it_has_the_libraries_that_sparks_python_needs_without_their_tests() -> None:
-    names = {file.name for file in packed_files()}
+    names = {file.archive_name for file in files_to_pack()}
 
     assert {"pyarrow/__init__.py", "pandas/__init__.py", "numpy/__init__.py"} <= names
     assert not any(name.startswith(("pyarrow/tests/", "pandas/tests/", "pyarrow/include/")) for name in names)
@@ -59,8 +59,8 @@ def test_it_has_the_libraries_that_sparks_python_needs_without_their_tests() -> 
 def test_a_bare_python_elsewhere_runs_from_it(here: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing but the archive and an interpreter without packages: as on a node of a cluster."""
     archive = here / "environment.tar.gz"
-    files = [file for file in packed_files(["shop_mail:handle"]) if not file.name.startswith(BIG)]
-    pack(files, archive)
+    files = [file for file in files_to_pack(["shop_mail:handle"]) if not file.archive_name.startswith(BIG)]
+    write_archive(files, archive)
     elsewhere = tmp_path_factory.mktemp("node")
     (elsewhere / "environment").mkdir()
     # Python's own tarfile asks for a filter, or knows none, by its version
@@ -92,7 +92,7 @@ def bare_python() -> str:
 def test_a_node_without_the_right_python_says_what_is_missing(tmp_path: Path) -> None:
     program = tmp_path / "environment" / "bin" / "python"
     program.parent.mkdir(parents=True)
-    program.write_text(launcher())
+    program.write_text(python_launcher())
     program.chmod(0o755)
     for tool in ("dirname", "hostname"):
         (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
@@ -118,7 +118,7 @@ def test_a_node_without_the_right_python_says_what_is_missing(tmp_path: Path) ->
 def test_a_named_python_comes_first_and_what_is_packed_before_what_the_node_has(tmp_path: Path) -> None:
     program = tmp_path / "e n v" / "bin" / "python"
     program.parent.mkdir(parents=True)
-    program.write_text(launcher())
+    program.write_text(python_launcher())
     program.chmod(0o755)
     environment = {"PATH": "/usr/bin:/bin", "RMQD_PYTHON": bare_python(), "PYTHONPATH": "/of/the/node"}
 
@@ -140,18 +140,18 @@ def test_modules_of_the_working_directory_and_included_ones_are_packed(here: Pat
     (package / "__init__.py").touch()
     (package / "texts" / "mail.txt").touch()
 
-    names = {file.name for file in packed_files(["shop_mail:handle", "log"], [package])}
+    names = {file.archive_name for file in files_to_pack(["shop_mail:handle", "log"], [package])}
 
     assert {"shop_mail.py", "shop/__init__.py", "shop/texts/mail.txt"} <= names
-    assert "shop_mail.py" not in {file.name for file in packed_files(["log"])}
+    assert "shop_mail.py" not in {file.archive_name for file in files_to_pack(["log"])}
 
 
 @pytest.mark.slow
 def test_what_cannot_be_packed_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RmqdError, match=r"^the module shop_male cannot be packed: it was not found$"):
-        packed_files(["shop_male:handle"])
+        files_to_pack(["shop_male:handle"])
     with pytest.raises(RmqdError, match="/nowhere cannot be packed: no such file or folder"):
-        packed_files(included=[here / "nowhere"])
+        files_to_pack(included=[here / "nowhere"])
 
     information = here / "path" / "shop-1.dist-info"
     information.mkdir(parents=True)
@@ -161,7 +161,7 @@ def test_what_cannot_be_packed_is_named(here: Path, monkeypatch: pytest.MonkeyPa
     (information / "direct_url.json").write_text('{"url": "file:///src/shop", "dir_info": {"editable": true}}')
     monkeypatch.syspath_prepend(str(information.parent))
     with pytest.raises(RmqdError, match="the module shop_nowhere cannot be packed: it was not found"):
-        packed_files()
+        files_to_pack()
 
 
 def test_a_pack_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_pack_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
     archive.write_text("the former")
 
     with pytest.raises(FileNotFoundError):
-        pack([PackedFile(tmp_path / "gone.py", "gone.py")], archive)
+        write_archive([PackedFile(tmp_path / "gone.py", "gone.py")], archive)
 
     assert [path.name for path in tmp_path.iterdir()] == ["environment.tar.gz"]
     assert archive.read_text() == "the former"
@@ -179,7 +179,7 @@ def test_the_archive_tells_nobody_who_packed_it_and_everybody_may_read_it(tmp_pa
     secretive = tmp_path / "module.py"
     secretive.touch(mode=0o600)
     archive = tmp_path / "environment.tar.gz"
-    pack([PackedFile(secretive, "module.py")], archive)
+    write_archive([PackedFile(secretive, "module.py")], archive)
 
     with tarfile.open(archive) as tar:
         entries = {entry.name: (entry.mode, entry.uid, entry.uname) for entry in tar}
@@ -199,8 +199,8 @@ def test_secrets_beside_a_package_are_left_out_and_named(tmp_path: Path) -> None
     (package / "cert.txt").write_text("-----BEGIN RSA PRIVATE KEY-----\n")
     (package / "link.txt").symlink_to(outside)
     left_out: list[str] = []
-    names = {file.name for file in packed_files(included=[package], left_out=left_out)}
+    names = {file.archive_name for file in files_to_pack(included=[package], skipped_secrets=left_out)}
     assert {name for name in names if name.startswith("shop/")} == {"shop/__init__.py"}
     assert len(left_out) == 5
-    everything = {file.name for file in packed_files(included=[package])}
+    everything = {file.archive_name for file in files_to_pack(included=[package])}
     assert "shop/.env" in everything

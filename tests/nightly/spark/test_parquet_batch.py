@@ -6,7 +6,7 @@ import pytest
 
 from rmqd.errors import RmqdError
 from rmqd.handler_api.destinations.archive_manifest import BatchManifest, Layout, decode, encode
-from rmqd.spark.pipelines.parquet_sink import batch_of_manifest, files_since, manifest_name, manifest_of
+from rmqd.spark.pipelines.parquet_sink import batch_of_manifest, files_of_batches_since, make_manifest, manifest_name
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
@@ -27,24 +27,24 @@ def test_files_are_named_by_query_batch_attempt_and_task() -> None:
         f"{QUERY}-000000012-0a1b2c-00000-000.zstd.parquet",
     )
     former = [f"{QUERY}-000000012-ffffff-00000-000.zstd.parquet"]
-    manifest = manifest_of(BATCH, f"archive/{QUERY}/000000012-0a1b2c", names, former, 7)
+    manifest = make_manifest(BATCH, f"archive/{QUERY}/000000012-0a1b2c", names, former, 7)
     assert manifest.moves == tuple(zip(names, moved, strict=False))
     assert manifest.replaced == tuple(former)
-    assert files_since(BATCH, moved) == list(moved)
+    assert files_of_batches_since(BATCH, moved) == list(moved)
     assert decode(BatchManifest, encode(manifest), "it") == manifest
 
 
 def test_a_file_that_spark_names_otherwise_is_not_left_behind() -> None:
     """A version of Spark might; its rows must not be lost in silence."""
     with pytest.raises(RmqdError, match=r"Spark wrote data-1.parquet; expected"):
-        manifest_of(BATCH, "there", ["data-1.parquet"], [], 1)
+        make_manifest(BATCH, "there", ["data-1.parquet"], [], 1)
 
 
 def test_the_files_since_a_batch_are_its_querys_alone() -> None:
     """In folders too, and in the order of numbers, not of letters."""
     ours = [f"a=1/{QUERY}-000000012-00000-000.parquet", f"{QUERY}-1000000000-00000-000.parquet"]
     others = [f"{QUERY}-000000011-00000-000.parquet", f"{JOB}-000000012-00000-000.parquet", "by-hand.parquet"]
-    assert files_since(BATCH, [*others, *ours]) == ours
+    assert files_of_batches_since(BATCH, [*others, *ours]) == ours
 
 
 def test_a_manifest_is_of_one_plan_of_a_batch() -> None:

@@ -11,7 +11,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.parquet_sink import ParquetSink, default_staging  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, default_staging_folder  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 
@@ -39,7 +39,7 @@ def rows(spark: SparkSession, batch: int) -> DataFrame:
 def sink(spark: SparkSession, folder: Path) -> ParquetSink:
     """The sink of a new driver."""
     where = HadoopFolder(spark, str(folder))
-    made = ParquetSink(where, default_staging(where), "archive", ("topic",))
+    made = ParquetSink(where, default_staging_folder(where), "archive", ("topic",))
     made.prepare(rows(spark, 0).schema)
     return made
 
@@ -48,10 +48,10 @@ def test_a_batch_that_is_there_is_not_written_again(spark: SparkSession, tmp_pat
     """The first attempt's rows count, whatever a second one would say; its plan runs for the sake of its state."""
     folder = tmp_path / "archive"
     batch = MicroBatch(QUERY, 0, b"plan")
-    assert not sink(spark, folder).has(batch)
+    assert not sink(spark, folder).has_batch(batch)
     assert sink(spark, folder).write(rows(spark, 0), batch) == EACH
-    assert sink(spark, folder).has(batch)
-    assert not sink(spark, folder).has(MicroBatch(QUERY, 0, b"another plan"))
+    assert sink(spark, folder).has_batch(batch)
+    assert not sink(spark, folder).has_batch(MicroBatch(QUERY, 0, b"another plan"))
     files = sorted(folder.rglob("*.parquet"))
 
     with pytest.raises(Exception, match="it ran"):

@@ -14,7 +14,7 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.parquet_sink import ParquetSink, default_staging  # noqa: E402
+from rmqd.spark.pipelines.parquet_sink import ParquetSink, default_staging_folder  # noqa: E402
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch  # noqa: E402
 from rmqd.spark.session.hadoop_folder import HadoopFolder  # noqa: E402
 
@@ -109,7 +109,7 @@ def rows(spark: SparkSession, batch: int, tasks: int = 2) -> DataFrame:
 
 def sink(spark: SparkSession, folder: Path, life: Life | None = None) -> ParquetSink:
     where = HadoopFolder(spark, str(folder))
-    beside = MortalFolder(spark, default_staging(where).url, life or Life())
+    beside = MortalFolder(spark, default_staging_folder(where).url, life or Life())
     made = ParquetSink(MortalFolder(spark, str(folder), life or Life()), beside, "archive", ("topic",))
     made.prepare(rows(spark, 0).schema)
     return made
@@ -224,7 +224,7 @@ def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_p
     folder = HadoopFolder(spark, str(tmp_path / "archive"))
 
     def prepare(*columns: str, partition_by: tuple[str, ...] = ("topic",)) -> ParquetSink:
-        made = ParquetSink(folder, default_staging(folder), "archive", partition_by)
+        made = ParquetSink(folder, default_staging_folder(folder), "archive", partition_by)
         made.prepare(spark.range(1).selectExpr(*columns).schema)
         return made
 
@@ -245,11 +245,11 @@ def test_columns_may_come_and_go_and_keep_their_types(spark: SparkSession, tmp_p
 def test_a_folder_by_url_and_what_cannot_be_one(spark: SparkSession, tmp_path: Path) -> None:
     """A URL of Hadoop's, with a space in it; the top of a file system has nothing beside it."""
     folder = HadoopFolder(spark, f"file://{tmp_path}/the archive")
-    made = ParquetSink(folder, default_staging(folder), "archive")
+    made = ParquetSink(folder, default_staging_folder(folder), "archive")
     made.prepare(rows(spark, 0).schema)
     assert made.write(rows(spark, 0), MicroBatch(QUERY, 0)) == EACH
     assert read(tmp_path / "the archive") == list(range(EACH))
     with pytest.raises(RmqdError, match="file:/ is the top of a file system"):
-        default_staging(HadoopFolder(spark, "file:///"))
+        default_staging_folder(HadoopFolder(spark, "file:///"))
     with pytest.raises(RmqdError, match=r"cannot open nowhere://there: .*No FileSystem for scheme"):
         HadoopFolder(spark, "nowhere://there")

@@ -15,10 +15,10 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.handlers.group_source import GroupPlan  # noqa: E402
+from rmqd.spark.handlers.group_source import GroupSourceSettings  # noqa: E402
 from rmqd.spark.pipelines import pinned_schema  # noqa: E402
 from rmqd.spark.pipelines.pinned_schema import with_pinned_schema  # noqa: E402
-from rmqd.spark.values.fitting import MAX_FIELDS  # noqa: E402
+from rmqd.spark.values.fitting import MAX_INFERRED_FIELDS  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.local_folder import LocalFolder  # noqa: E402
 
@@ -41,7 +41,7 @@ def order(nameserver: str, folder: Path, **options: Any) -> GroupSpec:
 
 def schema(of: GroupSpec, folder: Path) -> str:
     """What the group's configuration has in place of `infer`."""
-    plan = GroupPlan(spec=of, starting=None, pause_file=str(folder / "pause"))
+    plan = GroupSourceSettings(spec=of, start_offsets=None, pause_file=str(folder / "pause"))
     found = with_pinned_schema(of, plan.source_options(), None, LocalFolder(folder / "kept"))
     assert found.settings.spark is not None
     return str(found.settings.spark.options["valueSchema"])
@@ -86,7 +86,7 @@ def test_bodies_that_are_large_are_not_all_looked_at(
 
 def test_fields_whose_names_are_data_end_the_group(broker: EmbeddedBroker, tmp_path: Path) -> None:
     broker.create_topic("orders", 1)
-    broker.send("orders", json.dumps({f"k{number}": 1 for number in range(MAX_FIELDS + 1)}))
+    broker.send("orders", json.dumps({f"k{number}": 1 for number in range(MAX_INFERRED_FIELDS + 1)}))
     with pytest.raises(RmqdError, match=r"valueSchema: infer finds no schema: .* write the schema in valueSchema"):
         schema(order(broker.nameserver, tmp_path), tmp_path)
     assert not (tmp_path / "kept").exists()

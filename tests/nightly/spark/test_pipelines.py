@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 need("pyspark", "pyarrow")
 
 from rmqd.spark.engine.checkpoint_generations import generations_of  # noqa: E402
-from rmqd.spark.engine.spark_figures import progress_of  # noqa: E402
+from rmqd.spark.engine.spark_figures import batch_progress_of  # noqa: E402
 from tests.spark.group_queries import (  # noqa: E402
     GROUP,
     SECONDS,
@@ -197,7 +197,7 @@ def test_orders_per_minute_and_tag_are_written_to_a_topic(
     send_at(broker, ("10:00:30", "paid", "{}"), ("10:04:30", "paid", "{}"), ("10:10:00", "paid", "{}"))
     query = start(spark, order, tmp_path)
     assert query.awaitTermination(SECONDS)
-    assert sum(progress_of(progress).late_rows for progress in query.recentProgress) == 1
+    assert sum(batch_progress_of(progress).late_rows for progress in query.recentProgress) == 1
     later = sent(spark, broker, "per_minute")[2:]
     assert sorted((one["start"][11:16], one["messages"]) for one in later) == [("10:04", 1), ("10:05", 1)]
 

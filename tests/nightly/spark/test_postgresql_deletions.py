@@ -21,7 +21,7 @@ import structlog.testing  # noqa: E402
 
 from rmqd.spark.pipelines.postgresql.order_kinds import OrderColumn, OrderColumns  # noqa: E402
 from rmqd.spark.pipelines.postgresql.postgresql_sink import PostgresqlSink  # noqa: E402
-from rmqd.spark.pipelines.postgresql.upsert_statements import Statements  # noqa: E402
+from rmqd.spark.pipelines.postgresql.upsert_statements import UpsertStatements  # noqa: E402
 from tests.spark.test_postgresql_sink import Database, batch, prices_database  # noqa: E402, F401  a fixture
 from tests.waiting import wait_until  # noqa: E402
 
@@ -86,11 +86,11 @@ def test_an_older_change_waits_for_a_deletion_under_way(spark: SparkSession, pri
     sink = ready(spark, prices_database)
     frame = rows(spark, (1, "a", 11, [7], False)).persist()
     frame.count()
-    other = Statements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone")
-    prices_database.run(other.make_staging(1))
-    prices_database.run(f"INSERT INTO {other.staging(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
+    other = UpsertStatements("other", "public", "prices", tuple(frame.columns), ("id", "part"), ("place",), "gone")
+    prices_database.run(other.create_staging_table(1))
+    prices_database.run(f"INSERT INTO {other.staging_table(1)} VALUES ('x', 1, 'a', NULL, '{{10}}', true)")
     with psycopg.connect(prices_database.url) as connection:
-        connection.execute(other.move(1), (["x"],))
+        connection.execute(other.move_rows(1), (["x"],))
         writing = threading.Thread(target=sink.write, args=(frame, batch(0)))
         writing.start()
         wait_until(
@@ -363,10 +363,10 @@ def test_a_batch_under_way_has_the_order_stay_as_it_is(
             refused.append(str(error))
 
     kinds = OrderColumns(
-        Statements("first", "public", "prices", (), order_by=("place",)), {"place": OrderColumn("offsets")}
+        UpsertStatements("first", "public", "prices", (), order_by=("place",)), {"place": OrderColumn("offsets")}
     )
     with psycopg.connect(prices_database.url) as connection:
-        kinds.see(connection)
+        kinds.lock_record(connection)
         starting = threading.Thread(target=start)
         starting.start()
         wait_until(

@@ -40,7 +40,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
-    monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
+    monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
 
 
@@ -107,7 +107,7 @@ class Stubborn:
 async def test_a_driver_leaves_to_a_member_that_stays(broker: EmbeddedBroker) -> None:
     """As of the Java client: the driver bears with it for a time, and then says who has the group."""
     async with driver(broker) as membership, operator(broker) as (client, _):
-        watching = asyncio.create_task(membership.watch())
+        watching = asyncio.create_task(membership.watch_members())
         client.register(Stubborn(membership))  # type: ignore[arg-type]  # brokers ask it nothing
         await client.heartbeat.send_heartbeats()
         with pytest.raises(GroupHeldElsewhereError, match="on engine: local, or another client"):
@@ -146,7 +146,7 @@ async def stubborn_driver(broker: EmbeddedBroker) -> AsyncIterator[ClientInstanc
 
 async def test_it_is_in_the_group_again_after_the_broker_came_back(broker: EmbeddedBroker) -> None:
     async with driver(broker) as membership:
-        watching = asyncio.create_task(membership.watch())
+        watching = asyncio.create_task(membership.watch_members())
         await asyncio.to_thread(broker.stop)
         await asyncio.to_thread(broker.start)
 

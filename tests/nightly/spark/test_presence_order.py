@@ -29,7 +29,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits in proportion, ten times as fast."""
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
-    monkeypatch.setattr(module, "POLL_AGAIN_SECONDS", module.POLL_AGAIN_SECONDS / 10)
+    monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
     monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
 
 
@@ -112,7 +112,7 @@ async def test_a_local_member_that_runs_gives_no_queue_to_a_driver_that_looks_in
 async def test_a_driver_that_runs_looks_often_while_somebody_is_there(scripted: ScriptedBroker) -> None:
     membership = presence_at(scripted.peer.address)
     await membership.join()
-    watching = asyncio.create_task(membership.watch())
+    watching = asyncio.create_task(membership.watch_members())
     await scripted.gain(GROUP, LOCAL)
     async with asyncio.timeout(4):
         with pytest.raises(GroupHeldElsewhereError):
@@ -126,7 +126,7 @@ async def test_a_driver_that_some_broker_does_not_know_says_so_there_first(scrip
     await membership.join()
     scripted.members[GROUP].clear()
     scripted.peer.requests.clear()
-    watching = asyncio.create_task(membership.watch())
+    watching = asyncio.create_task(membership.watch_members())
     await eventually(lambda: len(said(scripted)) >= 3, "it has looked")
     looked = RequestCode.GET_CONSUMER_LIST_BY_GROUP
     assert said(scripted)[:3] == [looked, RequestCode.HEART_BEAT, looked]

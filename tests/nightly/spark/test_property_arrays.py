@@ -39,6 +39,6 @@ def test_maps_and_columns_are_what_the_parser_reads(raw: list[bytes]) -> None:
     """Whether all are as producers write them, or some are not; an entry's end may be missing from the last."""
     expected = [parse_properties(stored.decode("utf-8", "replace")) for stored in raw]
     arrays = PropertyArrays(pa.array(raw, pa.binary()))
-    assert [dict(entries) for entries in arrays.map().to_pylist()] == expected
+    assert [dict(entries) for entries in arrays.maps().to_pylist()] == expected
     for name in ("A", "B", "a", "C"):
         assert arrays.column(name).to_pylist() == [entries.get(name) for entries in expected]

@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.spark.session.queue_queries import MasterAwayError
+from rmqd.spark.session.queue_queries import MasterMissingError
 from rmqd.spark.session.spark_access import ClientAccess
 from rmqd.spark.session.spark_cluster import cluster_of
 from rmqd.wire.bodies.route_data import TopicRouteData
@@ -49,14 +49,14 @@ class Broker:
     async def ends(self, *, of_slaves: bool = False) -> list[int]:
         """Where the queues end, by the cluster's client."""
         answers = await asyncio.to_thread(self.cluster.max_offsets, QUEUES, of_slaves=of_slaves)
-        for error in answers.failed.values():
+        for error in answers.errors.values():
             raise error
-        return [answers.found[queue] for queue in QUEUES]
+        return [answers.values[queue] for queue in QUEUES]
 
     async def starts(self) -> list[int]:
         """Where they begin."""
         answers = await asyncio.to_thread(self.cluster.min_offsets, QUEUES)
-        return [answers.found[queue] for queue in QUEUES]
+        return [answers.values[queue] for queue in QUEUES]
 
     def asked(self) -> tuple[int, int]:
         """How often it was asked about the topic, and about a queue."""
@@ -101,6 +101,6 @@ async def test_only_a_master_is_asked_about_a_topic(broker: Broker) -> None:
     """A slave's word on a queue is taken where a stream may go on by it, and nowhere else."""
     broker.is_known_as(1)
     assert await broker.ends(of_slaves=True) == [10, 11, 12]
-    with pytest.raises(MasterAwayError):
+    with pytest.raises(MasterMissingError):
         await broker.ends()
     assert broker.asked() == (0, 3)

@@ -18,7 +18,7 @@ need("pyarrow")
 
 from rmqd.spark.source.arrow_columns import BatchBuilder  # noqa: E402
 from rmqd.spark.source.source_columns import Decoding  # noqa: E402
-from rmqd.spark.source.source_records import FramedReply, Records  # noqa: E402
+from rmqd.spark.source.source_records import FramedResponse, Records  # noqa: E402
 from tests.spark.test_records import (  # noqa: E402
     ALL,
     STORABLE,
@@ -47,13 +47,13 @@ def test_a_time_that_no_timestamp_can_have_is_the_last_one(sign: int, time: int)
     """Or the first one. A producer's clock may say anything; one message is no reason to read none."""
     stored = replace(STORED, born_timestamp=time)
     builder = BatchBuilder(Decoding(("born_timestamp",)))
-    builder.records.add(FramedReply(encode_message(stored), 0), *ALL)
+    builder.records.add(FramedResponse(encode_message(stored), 0), *ALL)
     assert builder.finish().column(0).cast("int64").to_pylist() == [sign * ((2**63 - 1) // 1000 * 1000)]
 
 
 def test_unknown_flags_are_told_by_name() -> None:
     records = Records()
-    records.add(FramedReply(encode_message(replace(STORED, sys_flag=0x800)), 0), *ALL)
+    records.add(FramedResponse(encode_message(replace(STORED, sys_flag=0x800)), 0), *ALL)
     with pytest.raises(ProtocolError, match="0x800"):
         records.finish()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rmqd.errors import ConfigError
-from rmqd.spark.values.schema_registry import RegistryAwayError, SchemaRegistry, UnknownRecordError
+from rmqd.spark.values.schema_registry import RegistryUnavailableError, SchemaRegistry, UnknownRecordIdError
 from tests.nightly.spark.schema_registry import Registry, running
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -26,7 +26,7 @@ import fastavro  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
-from rmqd.spark.values.avro_values import registered_reader  # noqa: E402
+from rmqd.spark.values.avro_values import registered_avro_decoder  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read, rows_of  # noqa: E402
 
@@ -132,7 +132,7 @@ def test_a_registry_that_is_away_fails_the_task(broker: EmbeddedBroker, registry
     broker.send("orders", body(registry.record_id(1), FIRST, id=7, note="x"))
     (part,) = reader.partitions()
     registry.failing = [500]
-    with pytest.raises(RegistryAwayError, match=r"returns no schemas: it returned 500 .*storage is away"):
+    with pytest.raises(RegistryUnavailableError, match=r"returns no schemas: it returned 500 .*storage is away"):
         list(reader.read(part))
     assert [row for batch in reader.read(part) for row in rows_of(batch)] == [{"value": {"id": 7, "note": "x"}}]
 
@@ -151,16 +151,16 @@ def test_one_refusal_says_nothing_of_a_body(registry: Registry, status: int) -> 
     record_id = registry.record_id(1)
     asked = SchemaRegistry(registry.url, "orders", patience_seconds=60.0)
     registry.failing = [status]
-    assert asked.written_by(record_id)["name"] == "shop.Order"
+    assert asked.writer_schema(record_id)["name"] == "shop.Order"
 
 
 def test_bodies_of_an_unknown_record_are_let_go(registry: Registry) -> None:
     """The answer is kept, and not with each body that it was given for."""
-    read = registered_reader(json.dumps(FIRST), SchemaRegistry(registry.url, "orders"))
+    read = registered_avro_decoder(json.dumps(FIRST), SchemaRegistry(registry.url, "orders"))
     bodies = [body(registry.record_id(5), FIRST, id=number, note="x") for number in range(3)]
     held = [sys.getrefcount(one) for one in bodies]
     for one in bodies:
-        with contextlib.suppress(UnknownRecordError):
+        with contextlib.suppress(UnknownRecordIdError):
             read(one)
     gc.collect()
     del one

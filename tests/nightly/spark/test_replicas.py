@@ -97,7 +97,7 @@ class Cluster:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses of a hundredth."""
-    for name in ("FIRST_PAUSE_SECONDS", "LONGEST_PAUSE_SECONDS"):
+    for name in ("FIRST_RETRY_PAUSE_SECONDS", "MAX_RETRY_PAUSE_SECONDS"):
         monkeypatch.setattr(range_plan, name, getattr(range_plan, name) / 100)
 
 
@@ -127,13 +127,13 @@ async def by_handler(queue_range: QueueRange) -> list[int]:
     pulls = RangePulls(client, queue_range, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
     found: list[int] = []
     try:
-        while pulls.plan.more:
-            while pulls.plan.extend():
+        while pulls.plan.is_unfinished:
+            while pulls.plan.add_span():
                 pass
             pulled = await pulls.take()
             if isinstance(pulled, PulledResponse) and pulled.block is not None:
                 messages = pulled.block.messages
-                found += [one.queue_offset for one in messages if pulled.low <= one.queue_offset < pulled.high]
+                found += [one.queue_offset for one in messages if pulled.start <= one.queue_offset < pulled.end]
     finally:
         await client.close()
     return found
@@ -208,7 +208,7 @@ async def test_a_handlers_client_knows_the_route_before_messages_come(cluster: C
     client = ClientInstance(asked.access.client_options())
     pulls = RangePulls(client, asked, lambda block, low: open_bodies(block, 1 << 20, 1 << 20, low))
     try:
-        pulls.plan.extend()
+        pulls.plan.add_span()
         assert isinstance(await pulls.take(), PulledResponse)
         assert client.routes.master(BROKER) == cluster.addresses[MASTER]
     finally:

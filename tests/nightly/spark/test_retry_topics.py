@@ -69,6 +69,6 @@ async def test_a_group_with_members_is_not_joined(members: tuple[str, ...]) -> N
         cluster = cluster_of(ClientAccess(ClientOptions(nameservers=(name_server.address,))))
         queues = [MessageQueue("orders", "a", 0)]
         answers = await asyncio.to_thread(cluster.make_retry_topic, "reports", queues)
-        assert list(answers.found) == queues
+        assert list(answers.values) == queues
         changes = [request.code for request in broker.requests if request.code in JOINING]
         assert changes == ([] if members else list(JOINING))

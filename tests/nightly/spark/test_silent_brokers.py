@@ -27,17 +27,17 @@ need("pyspark", "pyarrow")
 from rmqd.client.client_options import ClientOptions  # noqa: E402
 from rmqd.config.model.root_model import RootConfig  # noqa: E402
 from rmqd.errors import RemotingError, RmqdError, UnknownTopicKindError  # noqa: E402
-from rmqd.spark.engine.checkpoint_generations import Generations  # noqa: E402
+from rmqd.spark.engine.checkpoint_generations import CheckpointGenerations  # noqa: E402
 from rmqd.spark.session.group_spec import GroupSpec  # noqa: E402
 from rmqd.spark.session.queue_queries import (  # noqa: E402
     QueueResponses,
-    retry_for,
+    retry_until_timeout,
 )
 from rmqd.spark.session.queue_range import Replica  # noqa: E402
 from rmqd.spark.session.spark_access import ClientAccess  # noqa: E402
 from rmqd.spark.session.spark_cluster import close_clusters, cluster_of  # noqa: E402
-from rmqd.spark.source.source_offsets import Offsets  # noqa: E402
-from rmqd.spark.source.source_progress import BrokerSilentError  # noqa: E402
+from rmqd.spark.source.source_offsets import SourceOffsets  # noqa: E402
+from rmqd.spark.source.source_progress import BrokerUnresponsiveError  # noqa: E402
 from tests.client.peer import Peer  # noqa: E402
 from tests.spark.local_folder import LocalFolder, save  # noqa: E402
 from tests.spark.micro_batches import Checkpoint  # noqa: E402
@@ -101,7 +101,7 @@ async def test_a_broker_that_is_silent_for_too_long_ends_the_query(cluster: Clus
     await asyncio.to_thread(query.poll)
     await cluster.peers["b"].down()
     with pytest.raises(
-        BrokerSilentError, match=r"^b: has not returned the ends of its queues for \d+ m?s while others did: "
+        BrokerUnresponsiveError, match=r"^b: has not returned the ends of its queues for \d+ m?s while others did: "
     ):
         await asyncio.to_thread(query.poll)
 
@@ -131,21 +131,21 @@ async def test_a_silent_broker_keeps_no_other_ones_resets_and_last_commits_back(
     places = {name: (GROUP, MessageQueue(TOPIC, name, 0)) for name in cluster.brokers}
     config = {"engine": "spark", "subscriptions": {TOPIC: "*"}, "handler": {"plugin": "noop"}}
     root = {"nameserver": cluster.name_server.address, "groups": {GROUP: config}}
-    generations = Generations(GroupSpec(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
+    generations = CheckpointGenerations(GroupSpec(GROUP, RootConfig.model_validate(root)), LocalFolder(tmp_path))
     generation = await asyncio.to_thread(generations.current)
-    done = Offsets({queue: 3 for _, queue in places.values()})
+    done = SourceOffsets({queue: 3 for _, queue in places.values()})
     save(Checkpoint([json.dumps(done.to_json())], 1), generation.path)
     for name in places:
         offsets[name][places[name]] = 2
     await cluster.peers["b"].down()
 
     with pytest.raises(RemotingError, match="refused"):
-        await asyncio.to_thread(generations.finish)
+        await asyncio.to_thread(generations.commit_end_offsets)
     assert offsets["a"][places["a"]] == 3
     with pytest.raises(RemotingError, match="refused"):
-        await asyncio.to_thread(generations.moved)
+        await asyncio.to_thread(generations.find_moved_offsets)
     offsets["a"][places["a"]] = 1
-    assert await asyncio.to_thread(generations.moved) == {places["a"][1]: 1}
+    assert await asyncio.to_thread(generations.find_moved_offsets) == {places["a"][1]: 1}
 
 
 async def test_a_slave_that_is_behind_makes_no_queue_end_early(cluster: Cluster) -> None:
@@ -186,11 +186,11 @@ async def test_a_route_that_was_learnt_without_its_master_is_asked_for_again(clu
     cluster.know({"a": {1: slave}})
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     queue = MessageQueue(TOPIC, "a", 0)
-    assert await asyncio.to_thread(asked.replicas, queue) == (Replica(1, slave),)
+    assert await asyncio.to_thread(asked.known_replicas, queue) == (Replica(1, slave),)
     cluster.know({"a": {0: master, 1: slave}})
     both = (Replica(0, master), Replica(1, slave))
     async with asyncio.timeout(WAIT_SECONDS):
-        while await asyncio.to_thread(asked.replicas, queue) != both:
+        while await asyncio.to_thread(asked.known_replicas, queue) != both:
             pass
 
 
@@ -204,10 +204,10 @@ async def test_a_broker_is_asked_for_a_group_once_and_for_each_queues_offset(clu
     cluster.by_topic[TOPIC] = route_of({name: {0: peer.address} for name, peer in cluster.peers.items()}, 8)
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     queues = [MessageQueue(TOPIC, name, queue_id) for name in cluster.peers for queue_id in range(8)]
-    answers = await asyncio.to_thread(asked.committed, GROUP, queues)
-    assert answers.found == {queue: 7 for queue in queues if queue.broker_name == "a"}
-    assert set(answers.failed) == {queue for queue in queues if queue.broker_name == "b"}
-    assert {str(error) for error in answers.failed.values()} == {str(next(iter(answers.failed.values())))}
+    answers = await asyncio.to_thread(asked.committed_offsets, GROUP, queues)
+    assert answers.values == {queue: 7 for queue in queues if queue.broker_name == "a"}
+    assert set(answers.errors) == {queue for queue in queues if queue.broker_name == "b"}
+    assert {str(error) for error in answers.errors.values()} == {str(next(iter(answers.errors.values())))}
     for peer, offsets in zip(cluster.peers.values(), (8, 0), strict=True):
         assert len(peer.got(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG)) == 1
         assert len(peer.got(RequestCode.QUERY_CONSUMER_OFFSET)) == offsets
@@ -224,17 +224,17 @@ async def test_a_slaves_word_is_nobodys_place(cluster: Cluster) -> None:
 
     def ask() -> list[dict[MessageQueue, RmqdError]]:
         everything = (
-            asked.min_offsets([queue]), asked.max_offsets([queue]), asked.offsets_at({queue: 0}),
-            asked.committed("reports", [queue]), asked.commit("reports", {queue: 1}),
+            asked.min_offsets([queue]), asked.max_offsets([queue]), asked.offsets_at_times({queue: 0}),
+            asked.committed_offsets("reports", [queue]), asked.commit("reports", {queue: 1}),
         )  # fmt: skip
-        return [answers.failed for answers in everything]
+        return [answers.errors for answers in everything]
 
     failed = await asyncio.to_thread(ask)
     assert {str(error) for one in failed for error in one.values()} == {
         "a: no name server has a route to its master, which is down or being replaced"
     }
     ends = await asyncio.to_thread(lambda: asked.max_offsets([queue], of_slaves=True))
-    assert ends.found == {queue: 2}
+    assert ends.values == {queue: 2}
 
 
 async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
@@ -243,17 +243,17 @@ async def test_a_static_topic_is_refused_by_name(cluster: Cluster) -> None:
     cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
     answers = await asyncio.to_thread(asked.queues, [TOPIC])
-    [error] = answers.failures
+    [error] = answers.other_errors
     assert "orders is a static topic" in str(error)
 
 
 async def test_a_topic_that_becomes_static_is_refused_by_name(cluster: Cluster) -> None:
     """Also one that was read before: a remap puts its queues where nothing here looks for them."""
     asked = cluster_of(ClientAccess(ClientOptions(nameservers=(cluster.name_server.address,))))
-    assert (await asyncio.to_thread(asked.queues, [TOPIC])).failures == []
+    assert (await asyncio.to_thread(asked.queues, [TOPIC])).other_errors == []
     mapping = TopicQueueMappingInfo("a", 2, 1, curr_id_map={0: 0, 1: 0})
     cluster.by_topic[TOPIC] = replace(cluster.by_topic[TOPIC], mappings=(mapping,))
-    [error] = (await asyncio.to_thread(asked.queues, [TOPIC])).failures
+    [error] = (await asyncio.to_thread(asked.queues, [TOPIC])).other_errors
     assert "orders is a static topic" in str(error)
 
 
@@ -265,9 +265,9 @@ async def test_a_topic_of_an_unknown_kind_is_refused_by_name(cluster: Cluster) -
 
     def ask() -> QueueResponses[list[MessageQueue]]:
         answers = asked.queues([TOPIC])
-        if answers.failures:
-            raise answers.failures[0]
+        if answers.other_errors:
+            raise answers.other_errors[0]
         return answers
 
     with pytest.raises(UnknownTopicKindError, match=r"message\.type=TABLE, which this version of rmqd does not know"):
-        await asyncio.to_thread(retry_for, ask, 60)
+        await asyncio.to_thread(retry_until_timeout, ask, 60)

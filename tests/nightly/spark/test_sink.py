@@ -23,7 +23,7 @@ from pyspark import TaskContext  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.session import spark_process as worker_garbage  # noqa: E402
-from rmqd.spark.sink.sink_writer import StoredRows  # noqa: E402
+from rmqd.spark.sink.sink_writer import StoredRowCount  # noqa: E402
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
 from tests.spark.test_sink import (  # noqa: E402
     batch,
@@ -115,7 +115,7 @@ def test_a_broker_that_comes_back_is_waited_for(broker: EmbeddedBroker) -> None:
     writer = RocketMQSource({"nameserver": broker.nameserver, "topic": "orders"}).writer(
         StructType().add("body", "string"), False
     )
-    assert writer.write(rows()) == StoredRows(100)
+    assert writer.write(rows()) == StoredRowCount(100)
     back.join()
     broker.stop()
     with pytest.raises(RemotingError):

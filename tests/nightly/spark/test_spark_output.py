@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.spark.engine.driver import OutputLines
+from rmqd.spark.engine.driver import LogEventBuilder
 
 WARNING = "26/11/21 20:14:14 WARN TaskSetManager: Lost task 0.0 in stage 1.0"
 FAILURE = """26/11/21 20:14:15 ERROR Executor: Exception in task 0.0 in stage 1.0 (TID 1)
@@ -27,11 +27,11 @@ OURS = '{"timestamp": "2026", "level": "info", "event": "message.handled", "grou
 def read(*parts: str) -> tuple[list[Any], list[str]]:
     """The events that are logged, and the lines that are handed on as they are."""
     relayed: list[str] = []
-    lines = OutputLines(lambda line, values: relayed.append(line), lambda: None)
+    lines = LogEventBuilder(lambda line, values: relayed.append(line), lambda: None)
     with capture_logs() as events:
         for part in parts:
             lines.feed(part.encode())
-        lines.pause()
+        lines.end_event()
     return events, relayed
 
 

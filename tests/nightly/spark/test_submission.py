@@ -15,7 +15,7 @@ import yaml
 
 from rmqd.errors import ConfigError
 from rmqd.spark.session.group_spec import load_spec, session_conf
-from rmqd.spark.submit.submission import Submission, submission_of, write_folder
+from rmqd.spark.submit.submission import Submission, make_submission, write_submit_files
 from tests.cli.command import rmqd
 
 pytestmark = pytest.mark.spark  # the configuration of such a group is refused without PySpark
@@ -43,7 +43,7 @@ def submission(tmp_path: Path, *, environment: str = "environment.tar.gz", **ask
     """For the group of a configuration of which some is said."""
     said = {key: asked.pop(key) for key in ("master", "checkpoint", "conf") if key in asked}
     order = load_spec(config_file(tmp_path, **said), "mailer", ())
-    return submission_of(order, session_conf(order), environment=environment, **asked)
+    return make_submission(order, session_conf(order), environment=environment, **asked)
 
 
 def options(command: list[str]) -> dict[str, list[str]]:
@@ -112,7 +112,7 @@ def test_secrets_go_by_a_file_for_ones_own_eyes(tmp_path: Path) -> None:
     asked = submission(tmp_path, conf=conf)
     folder = tmp_path / "scratch"
 
-    write_folder(asked, folder)
+    write_submit_files(asked, folder)
 
     command = asked.command("spark-submit", folder)
     assert not any("s3a" in part for part in command)
@@ -134,7 +134,7 @@ def test_what_is_written_is_the_group_alone_with_folders_of_this_machine(
     asked = submission(tmp_path, checkpoint="checkpoints")
     folder = tmp_path / "scratch"
 
-    write_folder(asked, folder)
+    write_submit_files(asked, folder)
 
     order = pickle.loads((folder / "rmqd_group.spec").read_bytes())
     assert (order.name, list(order.config.groups)) == ("mailer", ["mailer"])
@@ -145,7 +145,7 @@ def test_what_is_written_is_the_group_alone_with_folders_of_this_machine(
 
 def test_the_driver_here_has_a_python_by_the_path_that_executors_have(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
-    write_folder(submission(tmp_path), folder)
+    write_submit_files(submission(tmp_path), folder)
 
     said = subprocess.run(
         ["./environment/bin/python", "-c", "import rmqd.spark; print('found')"],

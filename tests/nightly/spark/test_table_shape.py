@@ -28,7 +28,9 @@ def problems(kind: DataType, column: str) -> list[str]:
     """Of rows that are ordered by `place`, which is of these types in the pipeline and in the table."""
     columns = {"id": TableColumn("bigint", False, True), "place": TableColumn(column, False, False)}
     shape = TableShape("public", "prices", columns, (frozenset({"id"}),))
-    return list(shape.problems(StructType([StructField("id", LONG), StructField("place", kind)]), ["id"], ["place"]))
+    return list(
+        shape.problems_with(StructType([StructField("id", LONG), StructField("place", kind)]), ["id"], ["place"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,6 @@ def test_keys_that_are_not_the_pipelines_are_told(keys: list[str], other: str) -
     shape = TableShape("public", "prices", columns, (frozenset({"id"}), frozenset(keys)))
     told = StructField("state", LONG, metadata={"rmqd.keys": ["id"]})
     rows = StructType([StructField("id", LONG), told])
-    (found,) = shape.problems(rows, keys, [])
+    (found,) = shape.problems_with(rows, keys, [])
     assert found == f"keys: the pipeline identifies a row by id, and the sink by {other}; expected the same in both"
-    assert not list(shape.problems(rows, ["id"], []))
+    assert not list(shape.problems_with(rows, ["id"], []))

@@ -10,8 +10,8 @@ from tests.spark.needed import need
 
 need("pyspark", "pyarrow")
 
-from rmqd.spark.pipelines.pinned_schema import note_used_columns, used_columns  # noqa: E402
-from rmqd.spark.pipelines.pipeline_query import NAME, pipeline_source  # noqa: E402
+from rmqd.spark.pipelines.pinned_schema import store_used_columns, used_columns  # noqa: E402
+from rmqd.spark.pipelines.pipeline_query import FORMAT_NAME, pipeline_source  # noqa: E402
 from tests.spark.group_queries import SECONDS, archive_order  # noqa: E402
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def test_columns_that_a_pipeline_does_not_use_are_not_decoded(
     pause_file = str(tmp_path / "pause")
     order = archive_order(broker.nameserver, tmp_path, {"subscriptions": {"orders": "*"}})
     spark.dataSource.register(pipeline_source(order, None, pause_file))
-    frame = spark.readStream.format(NAME).load()
-    note_used_columns(pause_file, frozenset({"body", "queue_offset"}))
+    frame = spark.readStream.format(FORMAT_NAME).load()
+    store_used_columns(pause_file, frozenset({"body", "queue_offset"}))
     rows: list[Any] = []
     query = (
         frame.writeStream.trigger(availableNow=True)

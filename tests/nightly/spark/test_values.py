@@ -23,7 +23,7 @@ from google.protobuf import descriptor_pb2  # noqa: E402
 from pyspark.sql.types import StructType  # noqa: E402
 
 from rmqd.spark.source.source_format import RocketMQSource  # noqa: E402
-from rmqd.spark.values.avro_values import avro_kind  # noqa: E402
+from rmqd.spark.values.avro_values import avro_column_kind  # noqa: E402
 from tests.spark.group_queries import SECONDS, order_of, start  # noqa: E402
 from tests.spark.test_batch_reader import read  # noqa: E402
 
@@ -118,7 +118,7 @@ def test_names_of_avro_are_told_apart_by_their_namespaces(broker: EmbeddedBroker
     broker.create_topic("orders", 1)
     broker.send("orders", stream.getvalue())
     schema = json.dumps(SPACES)
-    assert avro_kind(schema).sql == (
+    assert avro_column_kind(schema).sql == (
         "struct<sold:struct<sku:string>,bought:struct<id:bigint,price:decimal(6,2),cost:decimal(6,2)>,"
         "returned:struct<sku:string>,lines:array<struct<number:int>>,last:struct<number:int>,total:decimal(6,2)>"
     )
@@ -127,7 +127,7 @@ def test_names_of_avro_are_told_apart_by_their_namespaces(broker: EmbeddedBroker
 
 
 def kind_of(field: object) -> str:
-    return avro_kind(json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": field}]})).sql
+    return avro_column_kind(json.dumps({"type": "record", "name": "R", "fields": [{"name": "x", "type": field}]})).sql
 
 
 @pytest.mark.parametrize(

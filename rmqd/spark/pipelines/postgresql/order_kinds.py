@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE_COLUMN, PLACE_COLUMNS, quoted
-from rmqd.spark.pipelines.postgresql.table_shape import create_once, db_error, open_connection, refused_row
-from rmqd.spark.pipelines.postgresql.upsert_statements import Statements
-from rmqd.spark.sink.sink_rows import message_places, place_text
+from rmqd.spark.pipelines.postgresql.table_shape import create_if_missing, db_error, is_row_refused, open_connection
+from rmqd.spark.pipelines.postgresql.upsert_statements import UpsertStatements
+from rmqd.spark.sink.sink_rows import source_place_text, source_places
 
 _TOPICS: Final = "{topics}"
 _NAME: Final = "rmqd_order_kinds"
@@ -40,43 +40,43 @@ _NAME: Final = "rmqd_order_kinds"
 class OrderColumn:
     """The meaning of the values in a group's order column."""
 
-    told: str
+    description: str
     """The description; contains `{topics}` if the values are offsets in topics."""
     topics: frozenset[str] = frozenset()
     """The group's topics."""
 
     @property
-    def text(self) -> str:
+    def full_description(self) -> str:
         """The description as recorded if no other group writes to the table."""
         return self._of(self.topics)
 
-    def is_covered_by(self, noted: str) -> bool:
+    def matches(self, noted: str) -> bool:
         """Return whether the recorded description is the same, possibly with more topics."""
         there = self._topics_in(noted)
-        return noted == self.text or (there is not None and self.topics <= there)
+        return noted == self.full_description or (there is not None and self.topics <= there)
 
-    def beside(self, noted: str) -> str | None:
+    def description_with(self, noted: str) -> str | None:
         """Return the description to record for the rows of both; None if they are not comparable."""
-        if self.is_covered_by(noted):
+        if self.matches(noted):
             return noted
         there = self._topics_in(noted)
-        return self.text if there is not None and there <= self.topics else None
+        return self.full_description if there is not None and there <= self.topics else None
 
-    def joined(self, noted: str) -> str | None:
+    def description_with_all_topics(self, noted: str) -> str | None:
         """Return the recorded description with the topics of both; None if they differ in more than topics."""
         there = self._topics_in(noted)
         return None if there is None else self._of(there | self.topics)
 
     def _of(self, topics: Iterable[str]) -> str:
-        return self.told.replace(_TOPICS, ", ".join(sorted(topics)))
+        return self.description.replace(_TOPICS, ", ".join(sorted(topics)))
 
     def _topics_in(self, noted: str) -> frozenset[str] | None:
-        first, *others = map(re.escape, self.told.split(_TOPICS))
+        first, *others = map(re.escape, self.description.split(_TOPICS))
         found = re.fullmatch(f"{first}(.+)" + r"\1".join(others), noted) if others else None
         return None if found is None else frozenset(found[1].split(", "))
 
 
-def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderColumn]:
+def order_columns_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -> dict[str, OrderColumn]:
     """Return the meaning of each order column that the pipeline describes."""
     told = {field.name: field.metadata or {} for field in rows.fields}
     return {
@@ -90,56 +90,57 @@ def kinds_of(rows: StructType, order_by: Sequence[str], topics: Sequence[str]) -
 class OrderColumns:
     """The meaning of each `sink.order_by` column of a group, stored in a table next to the target."""
 
-    statements: Statements
-    kinds: Mapping[str, OrderColumn]
+    statements: UpsertStatements
+    order_columns: Mapping[str, OrderColumn]
     """By column name."""
 
     @property
-    def table(self) -> str:
-        return self.statements.beside(_NAME)
+    def record_table(self) -> str:
+        return self.statements.qualified(_NAME)
 
-    def note(self, connection: Connection[tuple[Any, ...]]) -> None:
+    def store(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Store the meanings, in a transaction.
 
         Raises ConfigError if the table has rows with values of another meaning.
         """
-        if not self.kinds:
+        if not self.order_columns:
             return
-        create_once(
+        create_if_missing(
             connection,
-            self.table,
-            f"CREATE TABLE {self.table} (target text NOT NULL, column_name text NOT NULL, kind text NOT NULL, "
+            self.record_table,
+            f"CREATE TABLE {self.record_table} (target text NOT NULL, column_name text NOT NULL, kind text NOT NULL, "
             "PRIMARY KEY (target, column_name))",
         )
-        for name, kind in self.kinds.items():
+        for name, kind in self.order_columns.items():
             place = (self.statements.table, name)
             connection.execute(
-                f"INSERT INTO {self.table} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING", (*place, kind.text)
+                f"INSERT INTO {self.record_table} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+                (*place, kind.full_description),
             )
-            there = self._noted(connection, name, "UPDATE") or kind.text
-            noted = kind.beside(there)
+            there = self._noted(connection, name, "UPDATE") or kind.full_description
+            noted = kind.description_with(there)
             if noted is None and (filled := list(self._filled(connection, name))):
                 raise ConfigError([self._problem(name, kind, there, filled)])
             if noted != there:
                 connection.execute(
-                    f"UPDATE {self.table} SET kind = %s WHERE target = %s AND column_name = %s",
-                    (noted or kind.text, *place),
+                    f"UPDATE {self.record_table} SET kind = %s WHERE target = %s AND column_name = %s",
+                    (noted or kind.full_description, *place),
                 )
 
-    def see(self, connection: Connection[tuple[Any, ...]]) -> None:
+    def lock_record(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Lock the record until the transaction ends. Raises RmqdError if another group has changed it."""
-        for name, kind in self.kinds.items():
+        for name, kind in self.order_columns.items():
             there = self._noted(connection, name, "SHARE")
-            if there is not None and not kind.is_covered_by(there):
+            if there is not None and not kind.matches(there):
                 raise RmqdError(
                     f"{self.statements.table}: another group now orders its rows by {name} as {there!r}, and this "
-                    f"group as {kind.text!r}; run only one of the groups, or use the same order in both"
+                    f"group as {kind.full_description!r}; run only one of the groups, or use the same order in both"
                     f"{self._joining(name, kind, there)}"
                 )
 
     def _noted(self, connection: Connection[tuple[Any, ...]], name: str, lock: str) -> str | None:
         found = connection.execute(
-            f"SELECT kind FROM {self.table} WHERE target = %s AND column_name = %s FOR {lock}",
+            f"SELECT kind FROM {self.record_table} WHERE target = %s AND column_name = %s FOR {lock}",
             (self.statements.table, name),
         ).fetchone()
         return None if found is None else str(found[0])
@@ -150,8 +151,8 @@ class OrderColumns:
         The table of deletions is checked even for a group without `delete_column`, because another group may have
         written it. It has the column only if that group uses the same order column.
         """
-        deletions = self.statements.deletions
-        for table in (self.statements.target, deletions):
+        deletions = self.statements.deletions_table
+        for table in (self.statements.target_table, deletions):
             if table == deletions and not _has_column(connection, table, name):
                 continue
             found = connection.execute(f"SELECT EXISTS (SELECT FROM {table} WHERE {quoted(name)} IS NOT NULL)")
@@ -160,24 +161,24 @@ class OrderColumns:
 
     def _clearing_statement(self, table: str, name: str) -> str:
         """Return the statement that removes the values of the order column; deletions contain nothing else."""
-        is_target = table == self.statements.target
+        is_target = table == self.statements.target_table
         return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
     def _joining(self, name: str, kind: OrderColumn, there: str) -> str:
         """Return an additional remedy if only the topics differ; empty otherwise."""
-        if (joined := kind.joined(there)) is None:
+        if (joined := kind.description_with_all_topics(there)) is None:
             return ""
         where = {"target": self.statements.table, "column_name": name, "kind": there}
         found = " AND ".join(f"{column} = {_literal(value)}" for column, value in where.items())
         return (
             "; or, if no key is in two of the topics, as with shards, record all topics: "
-            f"UPDATE {self.table} SET kind = {_literal(joined)} WHERE {found}"
+            f"UPDATE {self.record_table} SET kind = {_literal(joined)} WHERE {found}"
         )
 
     def _problem(self, name: str, kind: OrderColumn, there: str, filled: Sequence[str]) -> str:
         return (
             f"sink {self.statements.table}: its rows are ordered by {name} as {there!r}, and the rows of the group as "
-            f"{kind.text!r}, so they cannot be compared, and an older change would replace a later one; "
+            f"{kind.full_description!r}, so they cannot be compared, and an older change would replace a later one; "
             f"expected {there!r}{self._joining(name, kind, there)}; or, to let all new changes count as later, wait "
             "until no group that writes there has lag, stop these groups, and run "
             f"{'; '.join(self._clearing_statement(table, name) for table in filled)}; "
@@ -198,7 +199,7 @@ def _has_column(connection: Connection[tuple[Any, ...]], table: str, name: str) 
     return found is not None and bool(found[0])
 
 
-COPIED_DDL: Final = "attempt string, rows bigint"
+COPY_RESULT_DDL: Final = "attempt string, rows bigint"
 _ROWS_BITS: Final = 33  # like Spark's monotonically_increasing_id: numbers increase with the partition
 
 Row = tuple[Any, ...]
@@ -210,12 +211,12 @@ class RowCopy:
 
     conninfo: str
     """May contain a password. Spark does not display attributes of the function."""
-    where: str
-    statement: str
+    error_prefix: str
+    copy_statement: str
     json_columns: frozenset[str]
-    keys: frozenset[str] = frozenset()
+    key_columns: frozenset[str] = frozenset()
     """Columns that must not be null, because a unique index usually treats each null as a different value."""
-    refuse: str = ""
+    refuse_statement: str = ""
     """The statement that stages a refused row with its reason; empty if a refused row should fail the task."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -226,11 +227,11 @@ class RowCopy:
         context = TaskContext.get()
         attempt, rows = uuid.uuid4().hex, (context.partitionId() if context is not None else 0) << _ROWS_BITS
         start = rows
-        with open_connection(self.conninfo, self.where) as connection:
+        with open_connection(self.conninfo, self.error_prefix) as connection:
             for batch in itertools.chain([first], batches):
                 bad: dict[int, str] = {}
                 numbers = range(rows, rows + batch.num_rows)
-                places, values = message_places(batch), self._values(batch, bad)
+                places, values = source_places(batch), self._values(batch, bad)
                 staged = list(zip(itertools.repeat(attempt), numbers, *places, *values, strict=False))
                 for number, reason in bad.items():
                     self._refuse(connection, staged[number], batch, reason)
@@ -243,11 +244,11 @@ class RowCopy:
         if not rows:
             return
         try:
-            with connection.cursor() as cursor, cursor.copy(self.statement) as copy:
+            with connection.cursor() as cursor, cursor.copy(self.copy_statement) as copy:
                 for row in rows:
                     copy.write_row(row)
         except psycopg.Error as error:
-            if not refused_row(error):
+            if not is_row_refused(error):
                 raise
             if len(rows) == 1:
                 self._refuse(connection, rows[0], batch, db_error(error))
@@ -258,11 +259,13 @@ class RowCopy:
 
     def _refuse(self, connection: Any, row: Row, batch: pa.RecordBatch, reason: str) -> None:
         own = 2 + len(PLACE_COLUMNS)
-        if not self.refuse:
-            raise RmqdError(f"sink {self.where}: {reason}; the message is {place_text(row[2:own])}") from None
+        if not self.refuse_statement:
+            raise RmqdError(
+                f"sink {self.error_prefix}: {reason}; the message is {source_place_text(row[2:own])}"
+            ) from None
         names = [name for name in batch.schema.names if name != PLACE_COLUMN]
         content = json.dumps(dict(zip(names, row[own:], strict=True)), default=str)
-        connection.execute(self.refuse, (*row[:own], reason, content))
+        connection.execute(self.refuse_statement, (*row[:own], reason, content))
 
     def _values(self, batch: pa.RecordBatch, bad: dict[int, str]) -> Iterator[list[Any]]:
         """Yield the values of each column. Add the rows with values that Python cannot represent to `bad`."""
@@ -270,7 +273,7 @@ class RowCopy:
             if name == PLACE_COLUMN:
                 continue
             values = _python_values(name, column, bad)
-            if name in self.keys and column.null_count:
+            if name in self.key_columns and column.null_count:
                 told = f'null value in column "{name}", which is one of keys; expected a value'
                 bad |= {number: told for number, value in enumerate(values) if value is None and number not in bad}
             if name in self.json_columns:

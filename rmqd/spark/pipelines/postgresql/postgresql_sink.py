@@ -13,27 +13,27 @@ from pyspark.sql.types import StructType
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import PLACE_COLUMN
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
-from rmqd.spark.pipelines.postgresql.order_kinds import COPIED_DDL, OrderColumns, RowCopy, kinds_of
+from rmqd.spark.pipelines.postgresql.order_kinds import COPY_RESULT_DDL, OrderColumns, RowCopy, order_columns_of
 from rmqd.spark.pipelines.postgresql.table_shape import (
     conninfo_of,
-    create_once,
+    create_if_missing,
     db_error,
+    is_row_refused,
     one_line,
     open_connection,
     read_shape,
-    refused_row,
 )
 from rmqd.spark.pipelines.postgresql.upsert_statements import (
-    ATTEMPT,
-    BATCHES,
-    CONTENT,
-    MESSAGE,
-    OWN,
-    REASON,
-    ROW,
-    Statements,
+    ATTEMPT_COLUMN,
+    BATCHES_TABLE,
+    CONTENT_COLUMN,
+    MESSAGE_COLUMNS,
+    REASON_COLUMN,
+    ROW_COLUMN,
+    STAGING_COLUMNS,
+    UpsertStatements,
 )
-from rmqd.spark.sink.sink_rows import place_text
+from rmqd.spark.sink.sink_rows import source_place_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 # lock timeout of optional cleanup, because the connection of a lost task can lock its staging table for minutes
-LOCK_SECONDS: Final = 5
+LOCK_TIMEOUT_SECONDS: Final = 5
 
 
 class PostgresqlSink:
@@ -62,7 +62,7 @@ class PostgresqlSink:
         self._writer = writer
         self._topics = topics
         self._where = sink.table
-        self._statements = Statements(writer, "", sink.table, ())
+        self._statements = UpsertStatements(writer, "", sink.table, ())
         self._order_kinds = OrderColumns(self._statements, {})
         self._json_columns: frozenset[str] = frozenset()
         self._epoch = 0
@@ -77,11 +77,11 @@ class PostgresqlSink:
         stored = _without(schema, sink.delete_column)
         with self._connected() as connection:
             shape = read_shape(connection, sink.table, stored)
-            problems = [*_delete_problems(schema, sink), *shape.problems(stored, sink.keys, sink.order_by)]
+            problems = [*_delete_problems(schema, sink), *shape.problems_with(stored, sink.keys, sink.order_by)]
             if problems:
                 raise ConfigError([f"sink {sink.table}: {problem}" for problem in problems])
             self._json_columns = shape.json_columns(stored)
-            self._statements = Statements(
+            self._statements = UpsertStatements(
                 self._writer,
                 shape.schema,
                 shape.table,
@@ -90,29 +90,29 @@ class PostgresqlSink:
                 tuple(sink.order_by),
                 sink.delete_column,
             )
-            self._order_kinds = OrderColumns(self._statements, kinds_of(schema, sink.order_by, self._topics))
+            self._order_kinds = OrderColumns(self._statements, order_columns_of(schema, sink.order_by, self._topics))
             with connection.transaction():
                 self._epoch = self._next_epoch(connection)
                 if sink.delete_column:
                     self._make_deletions_table(connection)
                 if self._leaves_out:
-                    refused = self._statements.refused
+                    refused = self._statements.refused_table
                     columns = "broker text, queue_id integer, queue_offset bigint, reason text, content text"
-                    create_once(
+                    create_if_missing(
                         connection,
                         refused,
                         f"CREATE TABLE {refused} (writer text, query text, batch bigint, topic text, {columns}, "
                         "refused_at timestamptz)",
                     )
-                self._order_kinds.note(connection)
-                connection.execute(self._statements.make_staging(self._epoch))
+                self._order_kinds.store(connection)
+                connection.execute(self._statements.create_staging_table(self._epoch))
             self._drop_former_stagings(connection)
 
-    def take_over(self) -> None:
+    def refuse_previous_drivers(self) -> None:
         """Refuse batches of previous drivers from now on."""
         with self._connected() as connection:
             shape = read_shape(connection, self._sink.table, StructType())  # the columns of the rows are not known yet
-            self._statements = Statements(self._writer, shape.schema, shape.table, ())
+            self._statements = UpsertStatements(self._writer, shape.schema, shape.table, ())
             with connection.transaction():
                 self._next_epoch(connection)
 
@@ -127,24 +127,24 @@ class PostgresqlSink:
                 # Spark updates the state of a stateful query only if the plan runs
                 frame.write.format("noop").mode("overwrite").save()
                 return
-        refuse = statements.refuse(self._epoch) if self._leaves_out else ""
-        keys, statement = frozenset(self._sink.keys), statements.copy(self._epoch)
+        refuse = statements.refuse_row(self._epoch) if self._leaves_out else ""
+        keys, statement = frozenset(self._sink.keys), statements.copy_rows(self._epoch)
         copy = RowCopy(self._conninfo, self._where, statement, self._json_columns, keys, refuse)
-        copied = frame.mapInArrow(copy, COPIED_DDL).collect()
+        copied = frame.mapInArrow(copy, COPY_RESULT_DDL).collect()
         with self._connected() as connection:
             with connection.transaction():
                 if statements.delete_column:  # lock first, so that the transaction sees all earlier deletions
-                    connection.execute(statements.lock_deletions())
+                    connection.execute(statements.lock_deletions_table())
                 if not self._is_written(connection, batch, lock=True):
-                    self._order_kinds.see(connection)
+                    self._order_kinds.lock_record(connection)
                     self._move(connection, batch, [row.attempt for row in copied], sum(row.rows for row in copied))
             if copied:
-                self._if_not_held(connection, f"TRUNCATE {statements.staging(self._epoch)}")
+                self._if_not_held(connection, f"TRUNCATE {statements.staging_table(self._epoch)}")
 
-    def has(self, batch: MicroBatch) -> bool:
+    def has_batch(self, batch: MicroBatch) -> bool:
         with self._connected() as connection:
             last = self._last_batch(connection)
-            return last is not None and last[1:] == (batch.query, batch.number, batch.plan_id)
+            return last is not None and last[1:] == (batch.query_id, batch.number, batch.offset_log_id)
 
     @property
     def _name(self) -> tuple[str, str]:
@@ -155,8 +155,8 @@ class PostgresqlSink:
 
     def _next_epoch(self, connection: Connection[tuple[Any, ...]]) -> int:
         """Take the next epoch. Waits for the transaction of a previous driver, if there is one."""
-        batches = self._statements.batches
-        create_once(
+        batches = self._statements.batches_table
+        create_if_missing(
             connection,
             batches,
             f"CREATE TABLE {batches} (writer text NOT NULL, target text NOT NULL, epoch bigint NOT NULL, query text, "
@@ -172,8 +172,8 @@ class PostgresqlSink:
 
     def _make_deletions_table(self, connection: Connection[tuple[Any, ...]]) -> None:
         """Create the table of deletions if it is missing. Raises ConfigError if it has other columns."""
-        statements, deletions = self._statements, self._statements.deletions
-        if create_once(connection, deletions, *statements.make_deletions()):
+        statements, deletions = self._statements, self._statements.deletions_table
+        if create_if_missing(connection, deletions, *statements.create_deletions_table()):
             return
         found = connection.execute(f"SELECT * FROM {deletions} LIMIT 0").description or ()
         if missing := set(statements.deletion_columns) - {column.name for column in found}:
@@ -193,7 +193,7 @@ class PostgresqlSink:
         ).fetchall()
         for (name,) in tables:
             if int(name.removeprefix(prefix)) < self._epoch:
-                self._if_not_held(connection, f"DROP TABLE IF EXISTS {self._statements.beside(name)}")
+                self._if_not_held(connection, f"DROP TABLE IF EXISTS {self._statements.qualified(name)}")
 
     def _is_written(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, *, lock: bool) -> bool:
         """Return whether the table has the batch. With `lock` other drivers cannot change that in this transaction.
@@ -209,9 +209,9 @@ class PostgresqlSink:
                 f"another driver of {self._writer} has started to write to {self._where}, so this driver must end: "
                 f"its epoch is {self._epoch}; expected {epoch}, the latest"
             )
-        if query != batch.query or number < batch.number:
+        if query != batch.query_id or number < batch.number:
             return False
-        if (number, plan) == (batch.number, batch.plan_id):
+        if (number, plan) == (batch.number, batch.offset_log_id):
             return True
         raise RmqdError(
             f"{self._where} already has batch {number} of this query, and batch {batch.number} has different "
@@ -220,13 +220,15 @@ class PostgresqlSink:
 
     def _last_batch(self, connection: Connection[tuple[Any, ...]], lock: str = "") -> tuple[Any, ...] | None:
         """Return the epoch, and the query, number and plan of the last batch."""
-        found = f"SELECT epoch, query, batch, plan FROM {self._statements.batches} WHERE writer = %s AND target = %s"
+        found = (
+            f"SELECT epoch, query, batch, plan FROM {self._statements.batches_table} WHERE writer = %s AND target = %s"
+        )
         return connection.execute(f"{found}{lock}", self._name).fetchone()
 
     def _move(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str], rows: int) -> None:
         statements = self._statements
         if attempts:
-            count = f"SELECT count(*) FROM {statements.staging(self._epoch)} WHERE {ATTEMPT} = ANY(%s)"
+            count = f"SELECT count(*) FROM {statements.staging_table(self._epoch)} WHERE {ATTEMPT_COLUMN} = ANY(%s)"
             counted = connection.execute(count, (attempts,)).fetchone()
             if counted is None or counted[0] != rows:  # a crash of the database empties unlogged tables
                 raise RmqdError(
@@ -245,9 +247,9 @@ class PostgresqlSink:
             if self._leaves_out:
                 self._keep_refused(connection, batch, attempts)
         connection.execute(
-            f"UPDATE {statements.batches} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
+            f"UPDATE {statements.batches_table} SET query = %s, batch = %s, plan = %s, rows = %s, written_at = now() "
             "WHERE writer = %s AND target = %s",
-            (batch.query, batch.number, batch.plan_id, rows, *self._name),
+            (batch.query_id, batch.number, batch.offset_log_id, rows, *self._name),
         )
 
     def _move_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str]) -> int:
@@ -260,15 +262,15 @@ class PostgresqlSink:
                 with connection.transaction():
                     return self._try_rows(connection, attempts, None)
             except psycopg.Error as error:
-                if not refused_row(error, self._statements.columns):
+                if not is_row_refused(error, self._statements.columns):
                     raise
-                staged = f"SELECT {ROW} {self._statements.chosen(self._epoch)} ORDER BY {ROW}"
+                staged = f"SELECT {ROW_COLUMN} {self._statements.from_staged_rows(self._epoch)} ORDER BY {ROW_COLUMN}"
                 rows = [row for (row,) in connection.execute(staged, (attempts,))]
                 if not self._refuse_rows(connection, attempts, rows):
                     raise
 
     def _try_rows(self, connection: Connection[tuple[Any, ...]], attempts: list[str], part: range | None) -> int:
-        moved = connection.execute(self._statements.move(self._epoch, part), (attempts,)).fetchone()
+        moved = connection.execute(self._statements.move_rows(self._epoch, part), (attempts,)).fetchone()
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")  # COMMIT would check them without naming the row
         return int(moved[0]) if moved is not None else 0
 
@@ -281,30 +283,33 @@ class PostgresqlSink:
                 self._try_rows(connection, attempts, range(rows[0], rows[-1] + 1))
             return 0
         except psycopg.Error as error:
-            if not refused_row(error, self._statements.columns):
+            if not is_row_refused(error, self._statements.columns):
                 raise
             if len(rows) > 1:
                 middle = len(rows) // 2
                 found = self._refuse_rows(connection, attempts, rows[:middle])
                 return found + self._refuse_rows(connection, attempts, rows[middle:])
             refuse = (
-                f"UPDATE {self._statements.staging(self._epoch)} s SET {REASON} = %s, "
-                f"{CONTENT} = (to_jsonb(s) - ARRAY{list(OWN)})::text "
-                f"WHERE {ATTEMPT} = ANY(%s) AND {ROW} = %s RETURNING {', '.join(MESSAGE)}"
+                f"UPDATE {self._statements.staging_table(self._epoch)} s SET {REASON_COLUMN} = %s, "
+                f"{CONTENT_COLUMN} = (to_jsonb(s) - ARRAY{list(STAGING_COLUMNS)})::text "
+                f"WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {ROW_COLUMN} = %s RETURNING {', '.join(MESSAGE_COLUMNS)}"
             )
             place = connection.execute(refuse, (db_error(error), attempts, rows[0])).fetchone()
             if not self._leaves_out and place is not None:
-                raise RmqdError(f"sink {self._where}: {db_error(error)}; the message is {place_text(place)}") from None
+                raise RmqdError(
+                    f"sink {self._where}: {db_error(error)}; the message is {source_place_text(place)}"
+                ) from None
             return 1
 
     def _keep_refused(self, connection: Connection[tuple[Any, ...]], batch: MicroBatch, attempts: list[str]) -> None:
-        kept = ", ".join((*MESSAGE, REASON, CONTENT))
+        kept = ", ".join((*MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN))
         keep = (
-            f"INSERT INTO {self._statements.refused} SELECT %s, %s, %s, {kept}, now() "
-            f"FROM {self._statements.staging(self._epoch)} WHERE {ATTEMPT} = ANY(%s) AND {REASON} IS NOT NULL "
+            f"INSERT INTO {self._statements.refused_table} SELECT %s, %s, %s, {kept}, now() "
+            f"FROM {self._statements.staging_table(self._epoch)} "
+            f"WHERE {ATTEMPT_COLUMN} = ANY(%s) AND {REASON_COLUMN} IS NOT NULL "
             "RETURNING topic, broker, queue_id, queue_offset, reason"
         )
-        refused = connection.execute(keep, (self._writer, batch.query, batch.number, attempts)).fetchall()
+        refused = connection.execute(keep, (self._writer, batch.query_id, batch.number, attempts)).fetchall()
         if refused:
             log.warning(
                 "spark.rows_refused",
@@ -312,8 +317,8 @@ class PostgresqlSink:
                 table=self._where,
                 batch=batch.number,
                 rows=len(refused),
-                kept_in=self._statements.refused,
-                first=f"{refused[0][4]}; the message is {place_text(refused[0][:4])}",
+                kept_in=self._statements.refused_table,
+                first=f"{refused[0][4]}; the message is {source_place_text(refused[0][:4])}",
             )
 
     @property
@@ -335,13 +340,13 @@ class PostgresqlSink:
 
     @property
     def _noted(self) -> str:
-        return f"the row of writer {self._writer} and target {self._statements.table} in {BATCHES}"
+        return f"the row of writer {self._writer} and target {self._statements.table} in {BATCHES_TABLE}"
 
     def _if_not_held(self, connection: Connection[tuple[Any, ...]], statement: str) -> None:
         """Execute an optional statement. Skip it if another connection locks the table."""
         try:
             with connection.transaction():
-                connection.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS}s'")
+                connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
                 connection.execute(statement)
         except psycopg.errors.LockNotAvailable as error:
             log.info("spark.staging_held", group=self._writer, table=self._where, error=one_line(error))

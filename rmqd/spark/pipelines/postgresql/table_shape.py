@@ -15,13 +15,13 @@ from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, UNIQUE_KEYS, listed, quoted
-from rmqd.spark.pipelines.postgresql.upsert_statements import OWN
+from rmqd.spark.pipelines.postgresql.upsert_statements import STAGING_COLUMNS
 
 _ONE_AT_A_TIME: Final = 0x726D7164
 """The advisory lock for creating tables that several groups share: the letters rmqd."""
-CONNECT_SECONDS: Final = 10
+CONNECT_TIMEOUT_SECONDS: Final = 10
 # short, because a driver or task on a lost machine holds its locks until the database notices
-KEEPALIVES: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
+KEEPALIVE_PARAMETERS: Final = {"keepalives_idle": 20, "keepalives_interval": 5, "keepalives_count": 4}
 # SQLSTATE classes whose texts quote names but no values of a row: connections, privileges, SQL, resources, operators.
 # Class 42 may quote a value that is parsed as SQL: a tsquery, a jsonpath, or a name in COPY or a function.
 _WITHOUT_VALUES: Final = ("08", "25", "28", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
@@ -37,7 +37,11 @@ _COPIED_COLUMN: Final = re.compile(r"^COPY [^,]*, line \d+, column ([^:]+):", re
 
 def conninfo_of(url: str, options: Mapping[str, str], group: str) -> str:
     """Return libpq's parameters for all connections of a group. Raises ConfigError."""
-    ours: dict[str, Any] = {"connect_timeout": CONNECT_SECONDS, "application_name": f"rmqd {group}", **KEEPALIVES}
+    ours: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
+        "application_name": f"rmqd {group}",
+        **KEEPALIVE_PARAMETERS,
+    }
     try:
         given = conninfo_to_dict(url, **options)
         return make_conninfo(**{**ours, **given})
@@ -56,21 +60,21 @@ def open_connection(conninfo: str, where: str) -> Iterator[Connection[tuple[Any,
         raise RmqdError(f"sink {where}: {db_error(error)}") from None
 
 
-def exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
+def table_exists(connection: Connection[tuple[Any, ...]], table: str) -> bool:
     found = connection.execute("SELECT to_regclass(%s) IS NOT NULL", (table,)).fetchone()
     return found is not None and bool(found[0])
 
 
-def create_once(connection: Connection[tuple[Any, ...]], table: str, *statements: str) -> bool:
+def create_if_missing(connection: Connection[tuple[Any, ...]], table: str, *statements: str) -> bool:
     """Create a table if it is missing, in a transaction. Return whether it was missing.
 
     Only creating it needs the CREATE privilege. The transaction takes a lock, because concurrent attempts to create a
     table fail.
     """
-    if exists(connection, table):
+    if table_exists(connection, table):
         return False
     connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ONE_AT_A_TIME,))
-    if exists(connection, table):
+    if table_exists(connection, table):
         return False
     for statement in statements:
         connection.execute(statement)
@@ -96,7 +100,7 @@ def db_error(error: psycopg.Error) -> str:
     return ", ".join(parts)
 
 
-def refused_row(error: psycopg.Error, columns: Sequence[str] | None = None) -> bool:
+def is_row_refused(error: psycopg.Error, columns: Sequence[str] | None = None) -> bool:
     """Return whether the database refused a row for its values. A null in a column missing in all rows is excluded."""
     if columns is not None and isinstance(error, psycopg.errors.NotNullViolation):
         return error.diag.column_name in columns
@@ -133,7 +137,7 @@ JSON_TYPES: Final = ("json", "jsonb")
 _UNORDERED: Final = "json"
 _TEXTS: Final = ("text", "character varying", "character")
 _NUMBERS: Final = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
-BYTES: Final = "bytea"
+BYTES_TYPE: Final = "bytea"
 # types for a proposed CREATE TABLE, by Spark's simple name
 _KINDS: Final = {
     "string": "text",
@@ -144,7 +148,7 @@ _KINDS: Final = {
     "double": "double precision",
     "float": "real",
     "boolean": "boolean",
-    "binary": BYTES,
+    "binary": BYTES_TYPE,
     "timestamp": "timestamptz",
     "timestamp_ntz": "timestamp",
     "date": "date",
@@ -164,13 +168,13 @@ _COLUMNS: Final = (
 class TableColumn:
     """A column of a table."""
 
-    kind: str
+    type_name: str
     """The type as PostgreSQL writes it, without length or scale."""
     is_computed: bool
     """Whether only the database sets the value."""
-    is_needed: bool
+    is_required: bool
     """Whether a row must contain a value for the column."""
-    written: str = ""
+    full_type: str = ""
     """The type with length or scale."""
 
 
@@ -181,17 +185,19 @@ class TableShape:
     schema: str
     table: str
     columns: dict[str, TableColumn]
-    unique: tuple[frozenset[str], ...]
+    unique_column_sets: tuple[frozenset[str], ...]
     """The sets of columns with a unique index."""
 
-    def problems(self, rows: StructType, keys: Sequence[str], order_by: Sequence[str]) -> Iterator[str]:
+    def problems_with(self, rows: StructType, keys: Sequence[str], order_by: Sequence[str]) -> Iterator[str]:
         names = rows.fieldNames()
-        yield from (f"column {name}: rmqd uses this name itself; rename the column" for name in OWN if name in names)
+        yield from (
+            f"column {name}: rmqd uses this name itself; rename the column" for name in STAGING_COLUMNS if name in names
+        )
         for field in rows.fields:
             if problem := self._column_problem(field.name, field.dataType.simpleString()):
                 yield f"column {field.name}: {problem}"
         for name, column in self.columns.items():
-            if column.is_needed and name not in names:
+            if column.is_required and name not in names:
                 yield f"column {name}: the table requires a value, and the pipeline's rows have no such column"
         for key, columns in (("keys", keys), ("order_by", order_by)):
             for name in columns:
@@ -204,7 +210,7 @@ class TableShape:
         )
         for name in keys:
             kind = rows[name].dataType.simpleString() if name in names and name in self.columns else "string"
-            if kind != "string" and _is_coarser(written := self.columns[name].written, kind):
+            if kind != "string" and _is_coarser(written := self.columns[name].full_type, kind):
                 yield (
                     f"keys: {name} is {kind} in the pipeline and {written} in the table, which distinguishes fewer "
                     f"values, so different keys would become one; expected {_sql_kind(kind)} in the table"
@@ -215,7 +221,7 @@ class TableShape:
                     f"keys: the pipeline identifies a row by {', '.join(told)}, and the sink by "
                     f"{', '.join(keys) or 'nothing'}; expected the same in both"
                 )
-        if keys and frozenset(keys) not in self.unique:
+        if keys and frozenset(keys) not in self.unique_column_sets:
             yield (
                 f"keys: the table has no unique index on exactly {', '.join(keys)}; run CREATE UNIQUE INDEX "
                 f"ON {quoted(self.schema)}.{quoted(self.table)} ({listed(keys)})"
@@ -228,13 +234,16 @@ class TableShape:
         if column.is_computed:
             return "the database computes it; remove it from the pipeline's rows"
         outer = kind.partition("<")[0]
-        is_json = column.kind in JSON_TYPES
+        is_json = column.type_name in JSON_TYPES
         if not is_json and (outer in ("struct", "map") or "struct<" in kind or "map<" in kind):
-            return f"is {outer} in the pipeline and {column.kind} in the table; expected jsonb in the table"
-        if outer == "array" and not is_json and not column.kind.endswith("[]"):
-            return f"is {outer} in the pipeline and {column.kind} in the table; expected an array or jsonb in the table"
-        if kind == "binary" and column.kind != BYTES:
-            return f"is binary in the pipeline and {column.kind} in the table; use CAST({name} AS STRING)"
+            return f"is {outer} in the pipeline and {column.type_name} in the table; expected jsonb in the table"
+        if outer == "array" and not is_json and not column.type_name.endswith("[]"):
+            return (
+                f"is {outer} in the pipeline and {column.type_name} in the table; "
+                "expected an array or jsonb in the table"
+            )
+        if kind == "binary" and column.type_name != BYTES_TYPE:
+            return f"is binary in the pipeline and {column.type_name} in the table; use CAST({name} AS STRING)"
         return ""
 
     def _order_problem(self, name: str, kind: str) -> str:
@@ -243,16 +252,16 @@ class TableShape:
         if column is None:
             return ""
         accepted = f"expected {_sql_kind(kind)} in the table"
-        if column.kind == _UNORDERED:
-            return f"{name} is {column.kind} in the table, which has no order; {accepted}"
+        if column.type_name == _UNORDERED:
+            return f"{name} is {column.type_name} in the table, which has no order; {accepted}"
         is_number = kind.removeprefix("array<").startswith(_NUMBERS)
-        if is_number and column.kind.removesuffix("[]") in _TEXTS:
-            return f"{name} is {kind} in the pipeline and {column.kind} in the table, where 10 is before 9; {accepted}"
-        if _is_coarser(column.written or column.kind, kind.removeprefix("array<").removesuffix(">")):
+        if is_number and column.type_name.removesuffix("[]") in _TEXTS:
+            table_type = column.type_name
+            return f"{name} is {kind} in the pipeline and {table_type} in the table, where 10 is before 9; {accepted}"
+        if _is_coarser(column.full_type or column.type_name, kind.removeprefix("array<").removesuffix(">")):
             why = "which distinguishes fewer values, so an older row would replace a later one"
-            return (
-                f"{name} is {kind} in the pipeline and {column.written or column.kind} in the table, {why}; {accepted}"
-            )
+            table_type = column.full_type or column.type_name
+            return f"{name} is {kind} in the pipeline and {table_type} in the table, {why}; {accepted}"
         return ""
 
     def json_columns(self, rows: StructType) -> frozenset[str]:
@@ -260,7 +269,7 @@ class TableShape:
         return frozenset(
             field.name
             for field in rows.fields
-            if self.columns[field.name].kind in JSON_TYPES and field.dataType.simpleString() != "string"
+            if self.columns[field.name].type_name in JSON_TYPES and field.dataType.simpleString() != "string"
         )
 
 
