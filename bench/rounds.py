@@ -25,7 +25,7 @@ from bench.instructions import COUNTED, VALGRIND
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.health.group_status import RecentResults
 from rmqd.consumer.health.watchdog import Watchdog
-from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetPersistence
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, OffsetPersistence
 from rmqd.consumer.push_consumer import PushConsumer
 from tests.client.peer import Peer
 from tests.clock import ManualClock
@@ -63,7 +63,7 @@ async def idle_group(size: int) -> AsyncIterator[PushConsumer]:
         peer.on(RequestCode.PULL_MESSAGE, lambda _: broker.nothing(queues[0], ResponseCode.PULL_NOT_FOUND, 0))
         async with member(peer.address, lambda batch: None, clock=clock) as one:
             await eventually(lambda: len(one.consumer.assigned) > size, "all queues are assigned, and a retry queue")
-            await clock.advance(WATCH_SECONDS + 10)
+            await clock.advance(OFFSET_WATCH_SECONDS + 10)
             yield one.consumer
 
 

@@ -22,7 +22,7 @@ from rmqd.daemon.daemon import Daemon, RunOptions, build_host, read_config
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.http.http_endpoint import address_of, listen_on
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.event_loop import run_in_loop, settle_garbage_collection
+from rmqd.runtime.event_loop import enable_gc_after_start, run_in_loop
 from rmqd.runtime.logs.log_setup import configure_logging
 
 QUEUES_OF_A_TOPIC = 500
@@ -69,7 +69,7 @@ async def measure(config: Path, queues: int, runs: int) -> list[tuple[str, ...]]
     async with asyncio.timeout(START_SECONDS):
         while await owned(daemon) < queues:  # noqa: ASYNC110 a queue has no event for this
             await asyncio.sleep(1)
-    settle_garbage_collection()
+    enable_gc_after_start()
     probe = LoopProbe()
     probing = asyncio.create_task(probe.run())
     requests = {

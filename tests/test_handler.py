@@ -12,7 +12,7 @@ import pytest
 
 import rmqd
 from rmqd import Batch, DeadLetter, Message, MessageQueue, Retry, Suspend
-from rmqd.handler_api.batch import Closing, Decision, ManualBatch, OrderlyBatch, Outcome
+from rmqd.handler_api.batch import Decision, ManualBatch, OrderlyBatch, Outcome, TransactionEnd
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -128,7 +128,7 @@ def test_a_part_tells_the_whole_and_decides_about_nothing_else() -> None:
     assert (list(part), outcomes(whole)) == ([messages[2]], {1: "dead_letter", 3: "dead_letter", 2: "ack"})
     assert isinstance(part, ManualBatch)
     part.rollback()
-    assert whole.closing is Closing.ROLLBACK
+    assert whole.closing is TransactionEnd.ROLLBACK
     whole.ack_index = 3
     assert outcomes(whole) == {1: "ack", 3: "dead_letter", 2: "ack", 0: "ack"}
 
@@ -175,9 +175,9 @@ def test_of_commit_and_rollback_the_last_word_counts() -> None:
     batch = ManualBatch(Held(), messages, QUEUE)
     assert batch.closing is None
     batch.commit()
-    assert batch.closing is Closing.COMMIT
+    assert batch.closing is TransactionEnd.COMMIT
     batch.rollback()
-    assert batch.closing is Closing.ROLLBACK
+    assert batch.closing is TransactionEnd.ROLLBACK
 
 
 @pytest.mark.parametrize(

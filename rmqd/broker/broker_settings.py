@@ -137,7 +137,7 @@ class _Attribute(NamedTuple):
 
 
 _ATTRIBUTES: Final = {
-    config_bodies.QUEUE_TYPE: _Attribute(False, ("SimpleCQ", config_bodies.BATCH_QUEUE)),
+    config_bodies.QUEUE_TYPE: _Attribute(False, ("SimpleCQ", config_bodies.BATCH_QUEUE_TYPE)),
     config_bodies.CLEANUP_POLICY: _Attribute(False, config_bodies.CLEANUP_POLICIES),
     config_bodies.MESSAGE_TYPE: _Attribute(True, config_bodies.MESSAGE_TYPES),
     "reserve.time": _Attribute(True),

@@ -17,7 +17,7 @@ from rmqd.broker.topic_registry import fault_of_name
 from rmqd.codes import ResponseCode
 from rmqd.runtime.clock import Clock
 from rmqd.wire import loose_json
-from rmqd.wire.bodies.config_bodies import READ_FORBIDDEN, SetMessageRequestModeRequestBody, SubscriptionGroupConfig
+from rmqd.wire.bodies.config_bodies import READ_FORBIDDEN_BIT, SetMessageRequestModeRequestBody, SubscriptionGroupConfig
 from rmqd.wire.bodies.json_body import DataVersion
 from rmqd.wire.topics import MAX_GROUP_LENGTH, SYSTEM_GROUP_PREFIX
 
@@ -103,7 +103,7 @@ class SubscriptionGroupManager:
         """Return the prohibitions by group and topic, as in the response to GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         table: dict[str, dict[str, int]] = {}
         for group, topic in self._forbidden:
-            table.setdefault(group, {})[topic] = READ_FORBIDDEN
+            table.setdefault(group, {})[topic] = READ_FORBIDDEN_BIT
         return table
 
     def request_modes(self) -> list[SetMessageRequestModeRequestBody]:

@@ -119,7 +119,7 @@ class NameServer(RequestProcessor):
         ordered = self._key_values.get(ORDER_TOPIC_CONFIG, header.topic) if self.settings.orderMessageEnable else None
         strict = request.version >= _STRICT_JSON_SINCE or header.accept_standard_json_only is True
         static = self._broker.static_topics.get(header.topic)
-        mappings = () if static is None else (static.as_route(),)
+        mappings = () if static is None else (static.as_mapping_info(),)
         route = route_data.TopicRouteData((queues,), (self._broker_data(),), ordered, mappings)
         return Reply(body=route.to_json(strict=strict))
 

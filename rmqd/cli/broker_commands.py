@@ -13,9 +13,9 @@ import typer
 
 from rmqd.cli.terminal.options import group_names, name_and_value, one_of, topic_name
 from rmqd.errors import ExitCode, RmqdError, install_command
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.broker import broker_settings
     from rmqd.broker import embedded_rocketmq as embedded
     from rmqd.demo import demo_orders, demo_run
@@ -67,7 +67,7 @@ def broker(
         )
     except broker_settings.UnknownSettingError as error:
         raise typer.BadParameter(str(error), param_hint="--setting") from error
-    event_loop.postpone_gc()
+    event_loop.disable_gc_for_start()
     log_setup.configure_logging("warning", "auto")
     event_loop.exit_process(
         event_loop.run_in_loop(_run(embedded.EmbeddedOptions(host, port, broker_port, data_dir, changed, wanted)))
@@ -85,7 +85,7 @@ async def _run(options: embedded.EmbeddedOptions) -> int:
                 print(f"nameserver: {rocketmq.nameserver}", flush=True)
                 _print_hints(options, rocketmq.nameserver, rocketmq.broker.address)
                 _warn_if_exposed(options.host)
-                event_loop.settle_garbage_collection()
+                event_loop.enable_gc_after_start()
                 await stop.wait()
     except (OSError, RmqdError) as error:
         print(f"rmqd broker: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
@@ -169,5 +169,5 @@ def demo(
         typer.echo(f"rmqd demo: --engine spark: PySpark is not installed; {cure}", err=True)
         raise typer.Exit(ExitCode.CONFIG)
 
-    event_loop.postpone_gc()
+    event_loop.disable_gc_for_start()
     event_loop.exit_process(demo_run.run_demo(demo_orders.DemoOptions(config, group, seconds, messages, engine=engine)))

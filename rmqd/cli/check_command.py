@@ -13,10 +13,10 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import say, say_json
 from rmqd.errors import ConfigError, ExitCode, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import duration
 
-with lazily():
+with import_lazily():
     from rmqd.cli import check_connect
     from rmqd.config import load
     from rmqd.config import problems as config_problems
@@ -164,7 +164,7 @@ def _keys_without_effect(group: group_model.GroupConfig) -> Iterator[tuple[tuple
     """Yield keys without effect, each with the setting that it needs."""
     strategy, handler, model = group.allocate_strategy, group.handler, group.message_model
     is_orderly, is_pop = group.consume_mode == "orderly", group.consume_mode == "pop"
-    written = {value_kinds.key_of(name) for name in group.model_fields_set}
+    written = {value_kinds.key_of_field(name) for name in group.model_fields_set}
     needs = (
         ("consume_timestamp", "consume_from_where: timestamp", group.consume_from_where == "timestamp"),
         ("allocate_queues", "allocate_strategy: by_config", strategy == "by_config"),
@@ -229,7 +229,7 @@ def _ok_lines(config: root_model.RootConfig) -> list[str]:
     lines = []
     for name, cluster in clusters.items():
         named = f"{name}: " if len(clusters) > 1 else ""
-        lines.append(f"OK           {named}nameserver {cluster.client_options().shown_nameserver}")
+        lines.append(f"OK           {named}nameserver {cluster.client_options().nameserver_for_output}")
     for name, group in config.groups.items():
         topics = ", ".join(f"{topic} ({wanted.expression})" for topic, wanted in group.subscriptions.items())
         spark = f" on Spark ({(group.spark or spark_model.SparkConfig()).master})" if group.engine == "spark" else ""

@@ -18,11 +18,11 @@ from rmqd.client.api.remoting_request import request
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.assembly import subscription_data_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health import group_problems
-from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.health.consistency import why_refused
+from rmqd.consumer.health.causes import Problem, make_problem
+from rmqd.consumer.health.consistency import describe_filter_refusal
 from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import (
     AccessRefusedError,
@@ -139,7 +139,7 @@ class _GroupCheck:
         self._group = group
         self._subject = f"groups.{name}"
         self._pops = group.consume_mode == "pop"
-        self._subscriptions = subscriptions_of(group, 0)
+        self._subscriptions = subscription_data_of(group, 0)
         self._subscriptions.pop(retry_topic(group.group), None)
 
     async def run(self) -> list[Check]:
@@ -156,7 +156,7 @@ class _GroupCheck:
     def _route_checks(self, topic: str, route: TopicRouteData | RmqdError) -> Iterator[Check]:
         subject = f"{self._subject}.subscriptions.{topic}"
         if isinstance(route, RouteNotFoundError):
-            yield _check_of("error", subject, group_problems.missing_problem(topic))
+            yield _check_of("error", subject, group_problems.missing_topic_problem(topic))
         elif isinstance(route, RmqdError):
             yield Check("unreachable" if isinstance(route, RemotingError) else "error", subject, str(route))
         else:
@@ -164,7 +164,7 @@ class _GroupCheck:
             queues = self._client.routes.queues(topic)
             if closed:
                 level: Level = "warning" if queues else "error"
-                yield _check_of(level, subject, group_problems.closed_problem(topic, closed))
+                yield _check_of(level, subject, group_problems.unreadable_topic_problem(topic, closed))
             if queues:
                 brokers = len({queue.broker_name for queue in queues})
                 yield Check("ok", subject, f"{count(len(queues), 'queue')} on {count(brokers, 'broker')}")
@@ -259,11 +259,13 @@ class _GroupCheck:
             return
         settings = groups.get(self._name)
         if settings is None and not makes_groups:
-            yield _check_of("error", self._subject, group_problems.unknown_problem(where, self._name))
+            yield _check_of("error", self._subject, group_problems.unknown_group_problem(where, self._name))
         elif settings is None:
             told = "creates it when the group first connects, if autoCreateSubscriptionGroup is on there"
             yield Check("warning", self._subject, f"{where} does not know the group yet; it {told}")
-        elif problem := group_problems.settings_problem(where, self._name, settings, self._group.announced_model):
+        elif problem := group_problems.group_settings_problem(
+            where, self._name, settings, self._group.announced_message_model
+        ):
             yield _check_of("error", self._subject, problem)
         else:
             yield Check("ok", self._subject, f"{where} allows the group to consume")
@@ -281,18 +283,18 @@ class _GroupCheck:
         found_differences = list(self._differences(members))
         for difference in found_differences:
             evidence = f"the members {_join(clients)} on {where} {difference.text}"
-            yield _check_of("error", self._subject, found(difference.cause, evidence, group=self._name))
+            yield _check_of("error", self._subject, make_problem(difference.cause, evidence, group=self._name))
         for client, addresses in clients.items():
             if len(addresses) > 1:
                 yield _check_of("error", self._subject, conflict_problem(client, where, addresses))
         if not found_differences:
             yield Check("ok", self._subject, f"agrees with {count(len(clients), 'member')} on {where}")
 
-    def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.Difference]:
+    def _differences(self, members: ConsumerConnection) -> Iterator[group_problems.MemberDifference]:
         """Yield the differences between the members' last heartbeat and the configuration."""
         us = "the configuration"
-        yield from group_problems.differences(members.subscription_table, self._subscriptions, us)
-        yield from group_problems.model_difference(members.message_model, self._group.announced_model, us)
+        yield from group_problems.subscription_differences(members.subscription_table, self._subscriptions, us)
+        yield from group_problems.model_difference(members.message_model, self._group.announced_message_model, us)
 
     async def _filter_check(self, address: str, where: str, topic: str) -> Check | None:
         if self._group.subscriptions[topic].kind == "TAG":
@@ -301,7 +303,7 @@ class _GroupCheck:
         try:
             await check_client_config(self._client.remoting, address, self._client.client_id, self._name, data)
         except BrokerError as error:
-            return Check("error", subject, why_refused(where, data, error))
+            return Check("error", subject, describe_filter_refusal(where, data, error))
         except RemotingError as error:
             return Check("unreachable", subject, f"{where} does not answer ({error})")
         return Check("ok", subject, f"{where} accepts the SQL filter")

@@ -14,9 +14,9 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.output import say, say_json
 from rmqd.errors import ExitCode
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.config import load
     from rmqd.config import problems as config_problems
     from rmqd.config.model import forms, java_names, root_model

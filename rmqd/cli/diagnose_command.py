@@ -15,9 +15,9 @@ from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
 from rmqd.cli.terminal.output import count
 from rmqd.errors import ExitCode
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.client import instance
     from rmqd.operate.diagnosis import cluster_findings, judge
     from rmqd.operate.queries import diagnosis_queries

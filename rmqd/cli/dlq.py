@@ -15,10 +15,10 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, moment_or_age_ms, name_and_value
 from rmqd.cli.terminal.output import Columns, CommandProgress, body_cell, count, message_document, say, say_table, was
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.wire.topics import check_group, retry_topic
 
-with lazily():
+with import_lazily():
     from rmqd.client import brokers as broker_queries
     from rmqd.client import group_reader, instance
     from rmqd.consumer.handling import send_back

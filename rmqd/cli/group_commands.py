@@ -13,11 +13,11 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupName, TopicName, WithSystem, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import Columns, count, document_table, say, say_table, to_document
 from rmqd.errors import ExitCode, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.client import brokers as broker_queries
     from rmqd.client import client_options, group_reader, instance
     from rmqd.operate.queries import group_queries

@@ -17,9 +17,9 @@ import typer
 
 from rmqd.cli.terminal.options import Output, topic_name, topic_names
 from rmqd.cli.terminal.output import say_json, to_document
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.plugins import entry_points, handler_catalogue
 
 

@@ -15,11 +15,11 @@ from rmqd.cli.terminal import output
 from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.options import TopicName, moment_or_age_ms, topic_names
 from rmqd.errors import InvalidNameError, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import duration, printable_lines
 from rmqd.wire.topics import TOOLS_GROUP, without_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.client import brokers as broker_queries
     from rmqd.client import instance
     from rmqd.consumer.health import consistency

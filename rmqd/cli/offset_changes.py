@@ -212,7 +212,7 @@ class _ConfirmedReset:
             SavedOffset(move.queue.broker_name, move.queue.queue_id, move.place.committed) for move in plan.moves
         )
         group, topic = (unwrap_namespace(name, options.namespace) for name in (plan.change.group, plan.change.topic))
-        where = options.all_namespaces, options.shown_nameserver
+        where = options.joined_namespaces, options.nameserver_for_output
         try:
             self.backup = Backup(group, topic, *where, now_text(), saved, cluster).write(folder)
         except OSError as error:

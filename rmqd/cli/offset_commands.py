@@ -15,10 +15,10 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupName, duration_ms, moment_ms, topic_names
 from rmqd.cli.terminal.output import Columns, say_table
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.wire.topics import is_retry_topic
 
-with lazily():
+with import_lazily():
     from rmqd.cli import offset_changes
     from rmqd.client import brokers as broker_queries
     from rmqd.client import group_reader, instance
@@ -130,7 +130,9 @@ def restore(
     target = cluster.target(backup.group)
     options = target.options
     if not force and (
-        other := backup.difference(target.ask(_known_cluster_id), options.shown_nameserver, options.all_namespaces)
+        other := backup.difference(
+            target.ask(_known_cluster_id), options.nameserver_for_output, options.joined_namespaces
+        )
     ):
         raise typer.BadParameter(other, param_hint="PATH")
     offsets = {(one.broker, one.queue): one.offset for one in backup.offsets if one.offset is not None}

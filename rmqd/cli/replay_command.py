@@ -14,11 +14,11 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import Force, GroupInConfig, moment_or_age_ms
 from rmqd.cli.terminal.output import Columns, count, document_table, say, say_json, written_time
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import without_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.client import brokers as broker_queries
     from rmqd.client import instance
     from rmqd.operate.queries import group_queries

@@ -18,9 +18,9 @@ import typer
 from rmqd.cli.terminal.options import ConfigPath, Overrides, group_names
 from rmqd.cli.terminal.output import say
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.config import load
     from rmqd.config.reading import config_source, yaml_tree
     from rmqd.daemon import daemon
@@ -55,7 +55,7 @@ def run(
 
     Example: rmqd run --config /etc/rmqd/rmqd.yaml --set log.level=debug --group order-mailer
     """
-    event_loop.postpone_gc()
+    event_loop.disable_gc_for_start()
     if reload:
         write_no_bytecode()
     options = daemon.RunOptions(config, tuple(overrides or ()), tuple(groups or ()), workers, reload)
@@ -82,7 +82,7 @@ def dev(
 
     Example: rmqd dev config/rmqd.yaml
     """
-    event_loop.postpone_gc()
+    event_loop.disable_gc_for_start()
     write_no_bytecode()
     log_setup.configure_logging("warning", "auto")
     options = replace(demo_play.demo_broker(()), port=int(_free_address(_NAME_SERVER).rpartition(":")[2]))
@@ -199,5 +199,5 @@ def worker(descriptor: Annotated[int, typer.Argument(help="The inherited socket 
 
     Only rmqd run can start it.
     """
-    event_loop.postpone_gc()
+    event_loop.disable_gc_for_start()
     event_loop.exit_process(worker_main.run_worker(descriptor))

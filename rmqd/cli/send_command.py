@@ -16,10 +16,10 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.commands import Failed
 from rmqd.cli.terminal.options import TopicName, duration_ms, moment_ms, name_and_value, topic_name
 from rmqd.cli.terminal.output import say
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.wire.topics import TRACE_TOPIC
 
-with lazily():
+with import_lazily():
     from rmqd.client import client_options, instance
     from rmqd.client.api import send_requests
     from rmqd.client.sending import outgoing_message, trace_dispatcher
@@ -124,7 +124,7 @@ async def _send_all(
 
     import asyncio
 
-    options = client_options.TraceOptions(TRACE_TOPIC, client_options.MAX_TRACE_CALLS)
+    options = client_options.TraceOptions(TRACE_TOPIC, client_options.MAX_CALLS_PER_TRACE_MESSAGE)
     producer = trace_dispatcher.TracedProducer(
         client.producer, client.routes, options, clock.SystemClock(), namespace=client.options.namespace
     )
@@ -212,7 +212,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> outgoing_message.M
     if sharding_key is not None:
         if not sharding_key:
             raise typer.BadParameter("it must not be empty", param_hint=_KEY)
-        return outgoing_message.by_hash(sharding_key)
+        return outgoing_message.select_by_hash(sharding_key)
     if queue is None:
         return None
     broker_name, _, number = queue.rpartition(":")
@@ -220,7 +220,7 @@ def _selector(sharding_key: str | None, queue: str | None) -> outgoing_message.M
         raise typer.BadParameter(
             f"{queue!r} is not a queue; expected an id such as 3, or broker-a:3", param_hint="--queue"
         )
-    return outgoing_message.by_id(int(number), broker_name)
+    return outgoing_message.select_by_id(int(number), broker_name)
 
 
 def _timer(delay: str | None, deliver_at: str | None, delay_level: int) -> tuple[int | None, int | None]:

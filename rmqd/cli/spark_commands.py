@@ -17,10 +17,10 @@ import typer
 from rmqd.cli.terminal.options import ConfigPath, Overrides, SparkGroup, duration_ms, group_names, one_of
 from rmqd.cli.terminal.output import count, say
 from rmqd.errors import ConfigError, ExitCode, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.spark import check_versions
 
-with lazily():
+with import_lazily():
     from rmqd.runtime import event_loop, value_kinds
     from rmqd.runtime.logs import log_setup
     from rmqd.spark import prepare

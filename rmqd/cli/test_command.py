@@ -14,10 +14,10 @@ import typer
 from rmqd.cli.terminal.options import Output
 from rmqd.cli.terminal.output import count, say_json
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import duration
 
-with lazily():
+with import_lazily():
     from rmqd.runtime import files as watched_files
     from rmqd.runtime.logs import log_setup
     from rmqd.testing import case_run

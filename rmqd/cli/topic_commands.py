@@ -8,9 +8,9 @@ from typing import Any, Final
 from rmqd.cli.terminal.cluster_command import ClusterOptions
 from rmqd.cli.terminal.options import TopicName, WithSystem
 from rmqd.cli.terminal.output import Columns, count, say, say_table
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.operate.queries import topic_queries
 
 _TOPICS: Final[Columns] = ("topic", "queues", ("may", "permissions"), ("type", "message_type"), "brokers")

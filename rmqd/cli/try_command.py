@@ -15,11 +15,11 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import GroupInConfig, duration_ms, moment_or_age_ms
 from rmqd.cli.terminal.output import count, say, say_json
 from rmqd.errors import ExitCode
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import dlq_topic, wrap_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.operate.try_handler import selection as trial_selection
     from rmqd.operate.try_handler import trial as trials
 

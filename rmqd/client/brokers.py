@@ -14,7 +14,7 @@ from rmqd.errors import BrokerAwayError, NoBrokerError, RmqdError
 from rmqd.wire.bodies.route_data import ClusterInfo
 from rmqd.wire.message_queue import MessageQueue
 
-MAX_AT_ONCE: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
+MAX_REQUESTS_IN_FLIGHT: Final = 32  # requests in flight, to limit the load on the brokers of a large cluster
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -33,13 +33,13 @@ class Brokers:
     """The masters of a cluster by broker name. At most 32 requests are sent at once."""
 
     def __init__(self, client: ClientInstance, masters: Mapping[str, str] | None = None) -> None:
-        """Without `masters`, none is known before `learn`."""
+        """`masters` are the known addresses by broker name. Without them, call `learn` before the first request."""
         self.client = client
         self.masters: Mapping[str, str] = masters or {}
         self.names: Mapping[str, str] = {}
         """Broker names by the addresses of masters and slaves."""
         self.clusters = frozenset[str]()
-        self._turn = asyncio.Semaphore(MAX_AT_ONCE)
+        self._turn = asyncio.Semaphore(MAX_REQUESTS_IN_FLIGHT)
 
     @classmethod
     async def look_up(cls, client: ClientInstance) -> Self:
@@ -75,7 +75,7 @@ class Brokers:
             masters if names is None else names, lambda name: request(remoting, masters[name], *arguments)
         )
 
-    async def ask_about(
+    async def ask_masters_of(
         self, queues: Iterable[MessageQueue], request: Callable[[str, MessageQueue], Awaitable[T]]
     ) -> Responses[MessageQueue, T]:
         """Ask each queue's master about it. If a broker has no master now, the response is BrokerAwayError."""

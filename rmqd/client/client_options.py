@@ -25,19 +25,19 @@ def make_client_id(local_address: str, instance_name: str, unit_name: str = "") 
     several may start at the same time, so random digits follow.
     """
     if instance_name == DEFAULT_INSTANCE:
-        instance_name = unique_instance()
+        instance_name = unique_instance_name()
     parts = [local_address, instance_name]
     if unit_name:
         parts.append(unit_name)
     return "@".join(parts)
 
 
-def unique_instance() -> str:
+def unique_instance_name() -> str:
     """Return an instance name that no other process uses."""
     return f"{os.getpid()}#{time.time_ns()}{secrets.token_hex(4)}"
 
 
-def is_spark(client_id: str) -> bool:
+def is_spark_client_id(client_id: str) -> bool:
     """Return whether the client id belongs to a driver with `engine: spark`."""
     return client_id.partition("@")[2].startswith(SPARK_PREFIX)
 
@@ -70,10 +70,10 @@ def _routable_host(peer: str) -> str:
     return "" if address.is_loopback or address.is_unspecified else host
 
 
-MAX_TRACE_CALLS: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
+MAX_CALLS_PER_TRACE_MESSAGE: Final = 20  # the limit of traceMsgBatchNum in Java's AsyncTraceDispatcher
 
 
-SECRET: Final = Text(secret=True)
+SECRET_TEXT: Final = Text(secret=True)
 _NAMESPACE: Final = Text("letters a-z and A-Z, digits, | - and _", lambda text: not re.search(r"[^\w|-]|[^ -~]", text))
 
 
@@ -86,7 +86,7 @@ class TlsOptions:
     ca_file: str = key("", "PEM file of the authorities to trust; empty: the system's", Text())
     cert_file: str = key("", "PEM file of this client's certificate", Text())
     key_file: str = key("", "PEM file of this client's key", Text())
-    key_password: str = key("", "password of key_file, if it is encrypted", SECRET)
+    key_password: str = key("", "password of key_file, if it is encrypted", SECRET_TEXT)
     verify: bool = key(True, "check the server's certificate and host name")
     server_name: str = key(
         "", "the name in the server's certificate, if it differs from the host in the address", Text()
@@ -124,9 +124,9 @@ class ClientKeys:
         "a duration, up to 110s (brokers forget a client after 120s): how often heartbeats are sent to brokers",
         Duration("10ms", "110s"),
     )
-    access_key: str = key("", "access key of ACL 1.0 or 2.0", SECRET)
-    secret_key: str = key("", "secret key of ACL 1.0 or 2.0", SECRET)
-    security_token: str = key("", "temporary token for the keys", SECRET)
+    access_key: str = key("", "access key of ACL 1.0 or 2.0", SECRET_TEXT)
+    secret_key: str = key("", "secret key of ACL 1.0 or 2.0", SECRET_TEXT)
+    security_token: str = key("", "temporary token for the keys", SECRET_TEXT)
     max_frame_size_bytes: int = key(
         16 * 1024 * 1024, "a size, 64KiB to 1GiB: a larger frame closes its connection", Size("64KiB", "1GiB")
     )
@@ -152,12 +152,12 @@ class ClientOptions(ClientKeys):
         return {"nsd": "true", "ns": self.namespace_v2} if self.namespace_v2 else {}
 
     @property
-    def all_namespaces(self) -> str:
+    def joined_namespaces(self) -> str:
         """`namespace` and `namespace_v2`, joined by a plus sign if both are set."""
         return "+".join(filter(None, (self.namespace, self.namespace_v2)))
 
     @property
-    def shown_nameserver(self) -> str:
+    def nameserver_for_output(self) -> str:
         """The name servers for output, without a password."""
         return ";".join(self.nameservers) or without_password(self.nameserver_url)
 

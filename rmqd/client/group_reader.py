@@ -26,17 +26,17 @@ from rmqd.wire.bodies.group_bodies import (
 )
 from rmqd.wire.bodies.heartbeat_data import ConsumeType, SubscriptionData
 from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection, TopicOffset
-from rmqd.wire.lite_topic import parent_of
+from rmqd.wire.lite_topic import parent_topic_of
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
-SILENT_SECONDS: Final = 5.0
+SILENT_MEMBER_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """One member. Without `info` it did not report itself, because of `error`."""
+    """A member of a group, with its report `info`. If it sent no report, `info` is None and `error` is the reason."""
 
     client_id: str
     connections: Mapping[str, tuple[Connection, ...]]
@@ -46,7 +46,7 @@ class MemberReport:
 
     @property
     def silence(self) -> str | None:
-        """Why the member does not respond; None if it responds, or cannot report itself."""
+        """Why the member does not respond; None if it responds, or if its client cannot send reports."""
         # a broker with two connections of a member asks one of them, possibly an abandoned one
         is_silent = isinstance(self.error, RemotingError | MemberSilentError)
         return str(self.error) if is_silent and len(next(iter(self.connections.values()))) == 1 else None
@@ -79,7 +79,7 @@ class MemberReport:
 
     @property
     def paused(self) -> str:
-        """The part that an operator has paused, as rmqd members report it: "3 queues", or "" for nothing."""
+        """The queues that an operator has paused, as an rmqd member reports them: "3 queues", or "" for none."""
         values = {} if self.info is None else self.info.user_consumer_info
         some = re.search(r"(\d+) paused", values.get("queues", ""))
         if some is not None:
@@ -112,7 +112,7 @@ class MemberReport:
         return self.pulled(queue) is not None or bool(self.popped(queue))
 
     def limit(self, name: str, default: int) -> int:
-        """Return one of its thresholds, by Java's name; the default of Java's client if it does not report it."""
+        """Return the member's threshold with this name of Java's; `default` if the member does not report it."""
         value = "" if self.info is None else self.info.properties.get(name, "")
         return int(value) if value.isdecimal() else default
 
@@ -176,20 +176,20 @@ class GroupReader:
 
     async def members(self, known: Mapping[str, ConsumerConnection]) -> dict[str, MemberReport]:
         """Ask the members for reports, each through the first broker that knows it. Returns them by client id."""
-        connections = by_member(known)
+        connections = connections_by_member(known)
         asked = await asyncio.gather(*(self.member(one, connections[one]) for one in sorted(connections)))
         return {one.client_id: one for one in asked}
 
     async def member(self, client_id: str, connections: Mapping[str, tuple[Connection, ...]]) -> MemberReport:
         """Ask one member for its report, through the first of the brokers that it is connected to.
 
-        A member without a response is not asked again for SILENT_SECONDS. It may have just started or reconnected. Or
-        it hangs, and the broker waits 10 s for its response.
+        A member without a response is not asked again for SILENT_MEMBER_SECONDS. It may have just started or
+        reconnected. Or it hangs, and the broker waits 10 s for its response.
         """
         clock, near = self.brokers.client.clock, next(iter(connections))
         if client_id in self._silent:
             silent_at, report = self._silent[client_id]
-            if clock.monotonic() - silent_at < SILENT_SECONDS:
+            if clock.monotonic() - silent_at < SILENT_MEMBER_SECONDS:
                 return report
         asked = await self.brokers.ask(consumer_running_info, self.group, client_id, names=[near])
         info, error = asked.found.get(near), asked.errors.get(near)
@@ -218,7 +218,7 @@ class GroupReader:
     async def lag(self, topic: str) -> TopicLag:
         """Return the group's lag in one topic. Raises RouteNotFoundError, BrokerError, RemotingError."""
         routes = self.brokers.client.routes
-        await routes.lookup(parent_of(topic) or topic)
+        await routes.lookup(parent_topic_of(topic) or topic)
         by_broker = routes.by_endpoint(self._queues(topic))
         parts = await asyncio.gather(*(self._lags(topic, *by_broker[name]) for name in sorted(by_broker)))
         found = tuple(queue for part in parts for queue in part)
@@ -238,10 +238,10 @@ class GroupReader:
                 return [], {group: error}
             if not topics:
                 return [], {group: RmqdError("it has no offset on any broker and is not in the configuration")}
-        found, errors = await self.each_lag([*topics, retries])
+        found, errors = await self.lags_by_topic([*topics, retries])
         return [*found.values()], {f"{group}, {topic}": error for topic, error in errors.items()}
 
-    async def each_lag(self, topics: Iterable[str]) -> tuple[dict[str, TopicLag], dict[str, RmqdError]]:
+    async def lags_by_topic(self, topics: Iterable[str]) -> tuple[dict[str, TopicLag], dict[str, RmqdError]]:
         """Return the lags and the errors by topic. The group's retry topic may be missing."""
 
         async def ask(topic: str) -> TopicLag | RmqdError | None:
@@ -260,7 +260,7 @@ class GroupReader:
 
     def _queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic. A lite topic has one on each broker with queues of its parent."""
-        routes, parent = self.brokers.client.routes, parent_of(topic)
+        routes, parent = self.brokers.client.routes, parent_topic_of(topic)
         if parent is None:
             return routes.queues(topic)
         brokers = dict.fromkeys(queue.broker_name for queue in routes.queues(parent))
@@ -282,7 +282,7 @@ class GroupReader:
         return [_queue_lag(queue, offset, ends[queue], spans.get(queue), now_ms) for queue, offset in known]
 
 
-def by_member(known: Mapping[str, ConsumerConnection]) -> dict[str, dict[str, tuple[Connection, ...]]]:
+def connections_by_member(known: Mapping[str, ConsumerConnection]) -> dict[str, dict[str, tuple[Connection, ...]]]:
     """Return the connections of each member, by client id and broker name."""
     members: dict[str, dict[str, tuple[Connection, ...]]] = {}
     for name, view in known.items():

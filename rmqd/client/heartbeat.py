@@ -11,14 +11,14 @@ from typing import Protocol
 import structlog
 
 from rmqd.client.api.group_requests import HEARTBEAT_TIMEOUT_SECONDS, send_heartbeat
-from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.remoting.connection import RemotingConnection
-from rmqd.client.remoting.frame_reader import parsed
+from rmqd.client.remoting.frame_reader import parse_body
 from rmqd.client.remoting.peer_requests import Reply
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
 from rmqd.errors import CircuitOpenError, ProtocolError, RemotingTimeoutError, RmqdError
-from rmqd.runtime.clock import backoff_of, jittered, wait_within
+from rmqd.runtime.clock import backoff_seconds, wait_within, with_jitter
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.bodies.group_bodies import ResetOffsetBody
 from rmqd.wire.bodies.heartbeat_data import ConsumerData, HeartbeatData
@@ -46,7 +46,7 @@ class PushedResets:
     async def read(self, command: RemotingCommand) -> PushedReset:
         """Read a reset after the previous ones. Raises ProtocolError."""
         async with self._reading:  # a small reset must not overtake a large one
-            return await parsed(partial(_read, command.ext_fields.get("topic", "")), command.body)
+            return await parse_body(partial(_read, command.ext_fields.get("topic", "")), command.body)
 
 
 def _read(topic: str, body: bytes) -> PushedReset:
@@ -119,7 +119,7 @@ class Heartbeat:
         self._memberships = memberships
         self._interval = interval_seconds
         self._brokers: dict[str, _Broker] = {}
-        self._send = Coalesced(self._send_now)
+        self._send = SharedCalls(self._send_now)
         self._under_way: dict[str, set[asyncio.Task[RmqdError | None]]] = {}
         self._reconcile = asyncio.Event()
         routes.on_change(lambda _: self._reconcile.set())
@@ -223,7 +223,9 @@ class Heartbeat:
             return self._interval
         if self._remoting.is_down(address):  # the breaker lets no request through before its pause ends
             return max(self._remoting.breakers.rest_seconds(address), RETRY_FIRST_SECONDS)
-        return jittered(backoff_of(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval)))
+        return with_jitter(
+            backoff_seconds(RETRY_FIRST_SECONDS, broker.failures, min(RETRY_MOST_SECONDS, self._interval))
+        )
 
     async def _send_now(self, address: str) -> RmqdError | None:
         """Send a heartbeat, and wait for its response.

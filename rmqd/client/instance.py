@@ -83,7 +83,7 @@ class Replicas:
 
 
 UNREGISTER_DEADLINE_SECONDS = 3.0
-OFFSET_REQUESTS: Final = 32  # limit of requests in flight to one broker
+MAX_OFFSET_REQUESTS: Final = 32  # limit of requests in flight to one broker
 
 # The header field that names the group in a broker's request.
 GROUP_FIELDS = {
@@ -156,7 +156,7 @@ class ClientInstance:
     def identity(self, group: str, *, replay: str = "") -> Identity:
         """Return the group's full identity; `group` as brokers know it. The cluster is known once its routes are."""
         options, cluster = self.options, self.cluster_id.id or self.cluster_id.name
-        return Identity(cluster, options.all_namespaces, unwrap_namespace(group, options.namespace), replay=replay)
+        return Identity(cluster, options.joined_namespaces, unwrap_namespace(group, options.namespace), replay=replay)
 
     async def unregister(self, group: str) -> None:
         """Remove a group, and unregister it at every connected broker, each within 3 s. Raises nothing.
@@ -181,21 +181,21 @@ class ClientInstance:
 
         It is opened, and a heartbeat sent, if necessary. Raises RmqdError, at once if the address is down.
         """
-        self.remoting.breakers.check_responding(address)
+        self.remoting.breakers.raise_until_responding(address)
         connection = self.remoting.connected(address) or await self.remoting.connection(address)
         if not self.heartbeat.is_known_on(connection):
             await self.heartbeat.send_heartbeat_to(address)
         return connection
 
     def offset_request(self, queue: MessageQueue) -> asyncio.Semaphore:
-        """Return a semaphore to hold during a request for a queue's offsets: at most OFFSET_REQUESTS for each broker.
+        """Return a semaphore to hold during a request for a queue's offsets.
 
-        Further requests wait without a deadline. Without the limit, a group with thousands of queues would send all
-        requests at once. A busy machine cannot read so many responses before their deadlines, and all requests would be
-        repeated.
+        It admits MAX_OFFSET_REQUESTS requests for each broker. Further requests wait without a deadline. Without the
+        limit, a group with thousands of queues would send all requests at once. A busy machine cannot read so many
+        responses before their deadlines, and all requests would be repeated.
         """
         broker = self.routes.endpoint(queue)
-        return self._offset_requests.setdefault(broker, asyncio.Semaphore(OFFSET_REQUESTS))
+        return self._offset_requests.setdefault(broker, asyncio.Semaphore(MAX_OFFSET_REQUESTS))
 
     def send_address(self, address: str) -> str:
         """Return the address for sends, send-backs and locks: the broker's VIP channel if enabled, else its own."""
@@ -249,7 +249,7 @@ class ClientInstance:
             request_failures=dict(traffic.failures),
             corrupt_frames=traffic.corrupt_frames,
             doubted_replies=traffic.doubted_replies,
-            refused=self.remoting.security.refusals.standing(),
+            refused=self.remoting.security.refusals.current_reasons(),
             problems=self.routes.problems(),
         )
 

@@ -26,11 +26,11 @@ from rmqd.config.reading.config_source import NOTE, ConfigFiles, find_config, re
 from rmqd.config.reading.yaml_tree import Node, SubstitutionError, YamlList, YamlMapping, substitute
 from rmqd.config.rules.group_rules import group_findings, root_findings
 from rmqd.errors import ConfigError
-from rmqd.runtime.lazy_imports import lazily
-from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide_parts, hide_possible_secret, hide_secret
-from rmqd.runtime.value_kinds import Duration, EnvText, Size, Text, key_of
+from rmqd.runtime.lazy_imports import import_lazily
+from rmqd.runtime.plain_text import HIDDEN, SECRET_WORDS, hide_possible_secret, hide_secret, hide_secrets_of_setting
+from rmqd.runtime.value_kinds import Duration, Size, SubstitutedText, Text, key_of_field
 
-with lazily():
+with import_lazily():
     from rmqd.runtime.logs import log_setup
 
 LISTEN_VARIABLE: Final = "RMQD_HTTP_LISTEN"
@@ -281,7 +281,7 @@ def hide_options(options: Mapping[str, Any], made: object = None) -> None:
     """
     _value(options, only_given=False)
     for secret in _marked(made):
-        (hide_parts if "://" in secret else hide_secret)(secret)
+        (hide_secrets_of_setting if "://" in secret else hide_secret)(secret)
 
 
 def _marked(value: object) -> Iterator[str]:
@@ -312,7 +312,7 @@ def _section(section: ConfigSection, only_given: bool) -> dict[str, Any]:
         if field.exclude:
             continue  # `defaults` is left out, because the groups have inherited it
         if not only_given or name in section.model_fields_set:
-            shown[key_of(name)] = _field(field, getattr(section, name), only_given)
+            shown[key_of_field(name)] = _field(field, getattr(section, name), only_given)
     return shown
 
 
@@ -332,10 +332,10 @@ def _value(value: object, only_given: bool, name: str = "") -> Any:
         return {str(key): _named(str(key), inner, only_given) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return _items([_value(inner, only_given, name) for inner in value])
-    if isinstance(value, EnvText):
+    if isinstance(value, SubstitutedText):
         return hide_possible_secret(value)
     if isinstance(value, str):
-        return hide_parts(value)
+        return hide_secrets_of_setting(value)
     return value if isinstance(value, bool | int | float) or value is None else str(value)
 
 

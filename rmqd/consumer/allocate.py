@@ -23,7 +23,7 @@ from rmqd.wire.message_queue import MessageQueue
 AllocateMessageQueueStrategy = Callable[[str, str, Sequence[MessageQueue], Sequence[str]], Collection[MessageQueue]]
 """(group, own client id, all queues sorted, all client ids sorted) -> own queues"""
 
-JAVA_NAMES: Final = {
+JAVA_STRATEGY_NAMES: Final = {
     "averagely": "AVG",
     "averagely_by_circle": "AVG_BY_CIRCLE",
     "consistent_hash": "CONSISTENT_HASH",
@@ -31,13 +31,13 @@ JAVA_NAMES: Final = {
     "by_machine_room": "MACHINE_ROOM",
     "machine_room_nearby": "MACHINE_ROOM_NEARBY-AVG",
 }
-STRATEGY_NAMES: Final = tuple(JAVA_NAMES)
+STRATEGY_NAMES: Final = tuple(JAVA_STRATEGY_NAMES)
 """The strategies included in rmqd."""
 
-BROKERS_NAMES: Final = {name: JAVA_NAMES[name] for name in ("averagely", "averagely_by_circle")}
+BROKER_STRATEGY_NAMES: Final = {name: JAVA_STRATEGY_NAMES[name] for name in ("averagely", "averagely_by_circle")}
 """The strategies that brokers apply to popped queues, with the brokers' names for them."""
-VIRTUAL_NODES: Final = 10  # Java's default for each client of a ring
-ROOM_SEPARATOR: Final = "@"
+VIRTUAL_NODES_PER_MEMBER: Final = 10  # Java's default for each client of a ring
+MACHINE_ROOM_SEPARATOR: Final = "@"
 
 
 class AllocateError(RmqdError):
@@ -99,7 +99,7 @@ def consistent_hash(
     """Assign by a ring of MD5 hashes, so that few queues change owner (`AllocateMessageQueueConsistentHash`)."""
     if not _is_member(client_id, queues, client_ids):
         return []
-    ring = {_ring_hash(f"{member}-{node}"): member for member in client_ids for node in range(VIRTUAL_NODES)}
+    ring = {_ring_hash(f"{member}-{node}"): member for member in client_ids for node in range(VIRTUAL_NODES_PER_MEMBER)}
     places = sorted(ring)
 
     def owner(queue: MessageQueue) -> str:
@@ -116,18 +116,19 @@ def machine_room_nearby(
     """Divide a room's queues among the room's members (`AllocateMachineRoomNearby`).
 
     Queues of rooms without members are divided among all members. Both divisions use `averagely`. In Java, the user
-    writes the code that finds the machine room of a broker or member. Here `broker_room` and `client_room` find it by
-    the name. Raises AllocateError if the name of a broker or member has no room.
+    writes the code that finds the machine room of a broker or member. Here
+    `machine_room_of_broker` and `machine_room_of_member` find it by the name. Raises AllocateError if the name of a
+    broker or member has no room.
     """
     if not _is_member(client_id, queues, client_ids):
         return []
     queues_of: dict[str, list[MessageQueue]] = {}
     for queue in queues:
-        queues_of.setdefault(broker_room(queue.broker_name), []).append(queue)
+        queues_of.setdefault(machine_room_of_broker(queue.broker_name), []).append(queue)
     members_of: dict[str, list[str]] = {}
     for member in client_ids:
-        members_of.setdefault(client_room(member), []).append(member)
-    own_room = client_room(client_id)
+        members_of.setdefault(machine_room_of_member(member), []).append(member)
+    own_room = machine_room_of_member(client_id)
     near = queues_of.pop(own_room, [])
     mine = averagely(group, client_id, near, members_of[own_room]) if near else []
     for room in sorted(queues_of, key=_java_order):
@@ -136,9 +137,9 @@ def machine_room_nearby(
     return mine
 
 
-def broker_room(broker_name: str) -> str:
+def machine_room_of_broker(broker_name: str) -> str:
     """Return the machine room of a broker named `room@name`. Raises AllocateError."""
-    room, separator, _ = broker_name.partition(ROOM_SEPARATOR)
+    room, separator, _ = broker_name.partition(MACHINE_ROOM_SEPARATOR)
     if not (room and separator):
         raise AllocateError(
             f"broker {broker_name} has no machine room in its name; expected brokers named room@name for "
@@ -147,13 +148,13 @@ def broker_room(broker_name: str) -> str:
     return room
 
 
-def client_room(client_id: str) -> str:
+def machine_room_of_member(client_id: str) -> str:
     """Return the machine room of a member with the instance name `room@name`, whose client id is `ip@room@name`.
 
-    Raises AllocateError. A unit name is another part of the client id. If the instance name has no room, the unit name
-    is mistaken for the name, and the instance name for the room.
+    Raises AllocateError. A client id with a unit name is `ip@instance@unit`. If its instance name has no room, the
+    instance name is taken for the room, because the two forms look alike.
     """
-    parts = client_id.split(ROOM_SEPARATOR)
+    parts = client_id.split(MACHINE_ROOM_SEPARATOR)
     if len(parts) < 3 or not parts[1]:
         raise AllocateError(
             f"member {client_id} has no machine room in its client id; expected instance names (client.instance_name) "
@@ -163,23 +164,23 @@ def client_room(client_id: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class ByConfig:
+class AllocateByConfig:
     """The queues configured for this member, independent of other members (`AllocateMessageQueueByConfig`)."""
 
-    allocated: tuple[MessageQueue, ...]
+    configured_queues: tuple[MessageQueue, ...]
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the configured queues that exist. Java returns all topics' queues, with the same effect."""
-        return [queue for queue in self.allocated if queue in queues]
+        return [queue for queue in self.configured_queues if queue in queues]
 
 
 @dataclass(frozen=True, slots=True)
-class ByMachineRoom:
+class AllocateByMachineRoom:
     """Divides the queues of brokers in some rooms among all members (`AllocateMessageQueueByMachineRoom`)."""
 
-    rooms: frozenset[str]
+    machine_rooms: frozenset[str]
 
     def __call__(
         self, group: str, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
@@ -194,10 +195,10 @@ class ByMachineRoom:
         return [*mine, near[members * share + index]] if index < rest else mine
 
     def _has(self, broker_name: str) -> bool:
-        parts = broker_name.split(ROOM_SEPARATOR)
+        parts = broker_name.split(MACHINE_ROOM_SEPARATOR)
         while len(parts) > 1 and not parts[-1]:  # Java's split drops empty parts at the end
             parts.pop()
-        return len(parts) == 2 and parts[0] in self.rooms
+        return len(parts) == 2 and parts[0] in self.machine_rooms
 
 
 ALLOCATE_STRATEGIES: Mapping[str, AllocateMessageQueueStrategy] = {

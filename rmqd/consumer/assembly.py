@@ -31,14 +31,14 @@ from rmqd.consumer.stats.counters import CanaryStats, RetriedStats, TopicStats
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import value_by
+from rmqd.wire.messages.properties import value_reader
 from rmqd.wire.topics import SUBSCRIPTION_ALL, retry_topic, unwrap_namespace
 
 if TYPE_CHECKING:
     from rmqd.consumer.pop.receipts import PopReceipts
 
 
-def assemble(
+def assemble_group(
     options: ConsumerOptions,
     handler: LoadedHandler,
     client: ClientInstance,
@@ -70,40 +70,40 @@ def assemble(
         from rmqd.consumer.pop.receipts import PopReceipts
 
         receipts = PopReceipts(client, options.group, clock)
-    group_hooks = GroupHooks(hooks, options.plain_group, client.client_id, clock) if hooks else None
+    group_hooks = GroupHooks(hooks, options.group_without_namespace, client.client_id, clock) if hooks else None
     if group_hooks is not None:
-        handler = group_hooks.around(handler)
+        handler = group_hooks.wrap_handler(handler)
     own_policy, store, start_offsets, ownership = _by_message_model(options, client, receipts)
     retry_policy = retry_policy or own_policy
     leases = ownership if options.consume_mode == "orderly" else None
     slots: HandlerSlots
-    if options.repeats_in_place:
+    if options.retries_in_place:
         slots = ConsumeMessageOrderlyService(options, handler, retry_policy, leases, clock)
     else:
         slots = ConsumeMessageConcurrentlyService(options, handler, retry_policy, clock)
     if (transactions := getattr(store, "transactions", None)) is not None:
         slots.transactions = transactions
-        transactions.in_order = options.is_queue_in_order
+        transactions.in_order = options.keeps_queue_order
     context = GroupContext(
         options=options,
         client=client,
         clock=clock,
-        subscriptions=subscriptions_of(options, int(clock.wall() * 1000)),
-        stats=stats_of(options, handler.canary),
+        subscriptions=subscription_data_of(options, int(clock.wall() * 1000)),
+        stats=create_topic_stats(options, handler.canary),
         service=service or slots,
         retry_policy=retry_policy,
         store=store,
         start_offsets=start_offsets,
         ownership=ownership,
         rate_limit=RateLimit(options.pull_rate_limit, clock),
-        thresholds=Thresholds.divided(options, 0),
-        refused=retry_policy.refused if isinstance(retry_policy, SendBack) else {},
+        thresholds=Thresholds.per_queue(options, 0),
+        refused_messages=retry_policy.refused if isinstance(retry_policy, SendBack) else {},
         hooks=group_hooks,
         trace=trace,
-        ends=ends or {},
-        cache=partial(KeyedProcessQueue, key_of=value_by(options.order_by)) if options.order_by else cache,
+        end_offsets=ends or {},
+        create_cache=partial(KeyedProcessQueue, key_of=value_reader(options.order_by)) if options.order_by else cache,
     )
-    context.resumed.set()
+    context.not_paused.set()
     if division is not None:
         return context, division(context)
     if options.message_model == "broadcasting":
@@ -128,13 +128,13 @@ def _by_message_model(
     group, clock = options.group, client.clock
     if options.message_model == "broadcasting":
         directory, identity = options.local_offsets_directory, partial(_identity, options, client)
-        local_store = LocalFileOffsetStore(directory, options.plain_group, clock, identity)
+        local_store = LocalFileOffsetStore(directory, options.group_without_namespace, clock, identity)
         return NoRetry(options), local_store, FileStartOffsets(client, options, clock, local_store), Ownership()
     store = RemoteBrokerOffsetStore(client, group, clock)
     if options.offset_store is not None:
-        from rmqd.consumer.offsets.own_store import OwnOffsetStore
+        from rmqd.consumer.offsets.own_store import CustomOffsetStore
 
-        store = OwnOffsetStore(client, group, clock, options.offset_store(), options.replay)
+        store = CustomOffsetStore(client, group, clock, options.offset_store(), options.replay)
     start_offsets = BrokerStartOffsets(client, options, clock, store)
     limit = reconsume_limit(options)
     retry_policy = SendBack(client, group, limit)
@@ -148,9 +148,9 @@ def _by_message_model(
     return retry_policy, store, start_offsets, ownership
 
 
-def local_offsets(options: ConsumerOptions, client: ClientInstance) -> dict[MessageQueue, int]:
+def read_local_offsets(options: ConsumerOptions, client: ClientInstance) -> dict[MessageQueue, int]:
     """Return the stored offsets of a broadcasting group, also if it does not run. Raises OffsetStoreError."""
-    folder = Path(options.local_offsets_directory, options.plain_group)
+    folder = Path(options.local_offsets_directory, options.group_without_namespace)
     return OffsetsFile(folder).offsets_of(_identity(options, client))
 
 
@@ -159,7 +159,7 @@ def _identity(options: ConsumerOptions, client: ClientInstance) -> str:
     return str(client.identity(options.group)) if client.cluster_id.id else ""
 
 
-def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
+def subscription_data_of(options: ConsumerOptions, version: int) -> dict[str, SubscriptionData]:
     """Return the subscriptions to announce to brokers, by topic; `version` is Unix time in milliseconds."""
     result = {}
     for topic, subscription in options.subscriptions.items():
@@ -172,11 +172,11 @@ def subscriptions_of(options: ConsumerOptions, version: int) -> dict[str, Subscr
     return result
 
 
-def stats_of(options: ConsumerOptions, canary: Canary | None = None) -> dict[str, TopicStats]:
+def create_topic_stats(options: ConsumerOptions, canary: Canary | None = None) -> dict[str, TopicStats]:
     """Return counters by topic. Retried messages count under their original topic, in separate counters."""
     make: Callable[..., TopicStats] = TopicStats
     if canary is not None and canary.is_live:
-        make = partial(CanaryStats, takes=canary.takes)
+        make = partial(CanaryStats, takes=canary.is_in_share)
     named = {topic: unwrap_namespace(topic, options.namespace) for topic in options.subscriptions}
     stats = {topic: make(name, is_retry=False) for topic, name in named.items()}
     if options.message_model == "broadcasting" or options.is_lite:

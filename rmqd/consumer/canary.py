@@ -30,21 +30,21 @@ from rmqd.consumer.handling.handler_threads import (
     UnusableHandlerError,
     call_handler,
     call_start_or_stop,
-    with_checks,
-    wrapped,
+    with_result_checks,
+    wrap_handler,
 )
-from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, decision_of
+from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, decision_for_error
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.figures import counter, figure, histogram, known
-from rmqd.runtime.histogram import HANDLER_SECONDS, Histogram, HistogramSnapshot
+from rmqd.runtime.figures import counter, figure, histogram, if_known
+from rmqd.runtime.histogram import HANDLER_DURATION_BOUNDS, Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.message_queue import Identity, MessageQueue
-from rmqd.wire.messages.message import InGroup, Message, Once, once_in_group
-from rmqd.wire.messages.properties import value_by
+from rmqd.wire.messages.message import Message, Once, OnceInGroup, once_in_group
+from rmqd.wire.messages.properties import value_reader
 
 log = structlog.get_logger(__name__)
 
-VARIANT: Final = "canary"
+CANARY_VARIANT: Final = "canary"
 _HASHES: Final = 1 << 32  # the number of hashes of four bytes
 _RESULTS: Final = ("acked", "retried", "dead_lettered", "expired", "skipped")
 _NAMES: Final = {Outcome.ACK: "acked", Outcome.DEAD_LETTER: "dead_lettered"}
@@ -58,7 +58,7 @@ class CanarySnapshot:
     share: float
     by: str
     mode: str
-    failure: str = figure(known(lambda one, other: one or other), default="")
+    failure: str = figure(if_known(lambda one, other: one or other), default="")
     """Why it was switched off."""
     shadowed: dict[str, int] = counter(
         "rmqd_shadow_messages_total",
@@ -79,9 +79,9 @@ class Canary:
     """The second handler of one group. `stop` ends its calls in shadow mode."""
 
     def __init__(self, handler: LoadedHandler, options: ConsumerOptions, clock: Clock) -> None:
-        self.handler = with_checks(handler)
-        self.change(options)
-        self._value_of = value_by(self.options.by)
+        self.handler = with_result_checks(handler)
+        self.change_share(options)
+        self._value_of = value_reader(self.options.by)
         self._clock = clock
         self.failure = ""  # why it was switched off
         self._started = False
@@ -89,9 +89,9 @@ class Canary:
         self._busy = 0  # calls in shadow mode, including abandoned ones
         self._shadowed = dict.fromkeys(_RESULTS, 0)
         self._differing = 0
-        self._duration = Histogram(HANDLER_SECONDS)
+        self._duration = Histogram(HANDLER_DURATION_BOUNDS)
 
-    def change(self, options: ConsumerOptions) -> None:
+    def change_share(self, options: ConsumerOptions) -> None:
         """Apply the share of these options."""
         assert options.canary is not None
         self.options: CanaryOptions = options.canary
@@ -102,12 +102,12 @@ class Canary:
         """Whether the canary handles its messages instead of the first handler."""
         return self.options.mode == "live"
 
-    def takes(self, message: Message) -> bool:
+    def is_in_share(self, message: Message) -> bool:
         """Return whether a message belongs to the canary's share."""
         share = self.options.share
         if not share or self.failure:
             return False
-        value = self._value_of(message) or message.lasting_id
+        value = self._value_of(message) or message.id_of_all_copies
         return int.from_bytes(blake2b(value.encode(), digest_size=4).digest()) < share * _HASHES
 
     async def start(self) -> None:
@@ -126,16 +126,16 @@ class Canary:
         if self._started:
             await call_start_or_stop(self.handler.stop, self._clock)
 
-    def around(self, first: LoadedHandler) -> LoadedHandler:
+    def wrap_handler(self, first: LoadedHandler) -> LoadedHandler:
         """Return the first handler, with calls of the canary for its messages in live mode."""
         if not self.is_live:
             return replace(first, canary=self)
         ends = [one.end_calls for one in (first, self.handler) if one.end_calls is not None]
-        both = wrapped(first, self._either_async if first.is_async else self._either)
+        both = wrap_handler(first, self._either_async if first.is_async else self._either)
         return replace(both, canary=self, end_calls=partial(_call_all, ends) if ends else None)
 
     def _either(self, call_first: Callable[[Batch], Any], batch: Batch) -> Any:
-        if self.takes(batch[0]):
+        if self.is_in_share(batch[0]):
             try:
                 return self.handler.handle(batch)
             except UnusableHandlerError as error:
@@ -143,21 +143,24 @@ class Canary:
         return call_first(batch)
 
     async def _either_async(self, call_first: Callable[[Batch], Any], batch: Batch) -> Any:
-        if self.takes(batch[0]):
+        if self.is_in_share(batch[0]):
             try:
                 return await self.handler.handle(batch)
             except UnusableHandlerError as error:
                 self._switch_off(str(error))
         return await call_first(batch)
 
-    def dividing(
+    def divide_batches(
         self, make: Callable[[list[Message], MessageQueue], Batch], put_back: Callable[[Sequence[Message]], None], *,
         in_order: bool,
     ) -> Callable[[list[Message], MessageQueue], Batch]:  # fmt: skip
-        """Return a `make` that puts back messages of the other handler; with `in_order` also all behind the first."""
+        """Return a function like `make` whose batches have the messages of one handler only.
+
+        It puts back the messages of the other handler; with `in_order` also all messages behind the first of them.
+        """
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
-            kinds = [self.takes(message) for message in messages]
+            kinds = [self.is_in_share(message) for message in messages]
             if len(set(kinds)) > 1:
                 cut = next(index for index, kind in enumerate(kinds) if kind != kinds[0])
                 own = [kind == kinds[0] and (index < cut or not in_order) for index, kind in enumerate(kinds)]
@@ -167,9 +170,11 @@ class Canary:
 
         return made
 
-    async def shadow(self, call: Callable[[Batch], Awaitable[object]], _worker: object, batch: Batch) -> object:
+    async def call_with_shadow(
+        self, call: Callable[[Batch], Awaitable[object]], _worker: object, batch: Batch
+    ) -> object:
         """Call the first handler, and then the canary with copies of its messages: a stage of the call."""
-        chosen = [index for index, message in enumerate(batch) if self.takes(message)]
+        chosen = [index for index, message in enumerate(batch) if self.is_in_share(message)]
         copies = [copy(batch[index]) for index in chosen]  # before the handler and the settlement change messages
         error: BaseException | None = None
         try:
@@ -182,7 +187,7 @@ class Canary:
             raise
         finally:
             if copies:
-                decisions, rest = batch.decisions(), decision_of(error)
+                decisions, rest = batch.decisions(), decision_for_error(error)
                 self._begin(batch.with_messages(copies), [decisions.get(index, rest) for index in chosen])
             del error  # its traceback refers to this frame, and would keep the batch alive
 
@@ -222,7 +227,7 @@ class Canary:
         error = None if late else calling.result()
         batch.end()
         self._duration.observe(self._clock.monotonic() - started)
-        decisions, rest = batch.decisions(), decision_of(error)
+        decisions, rest = batch.decisions(), decision_for_error(error)
         for index, (message, before) in enumerate(zip(batch, first, strict=True)):
             one = decisions.get(index, rest)
             result = "expired" if late and index not in decisions else _NAMES.get(one.outcome, "retried")
@@ -258,12 +263,12 @@ class Canary:
 class _ShadowOnce:
     """The group of a call in shadow mode. Its records of handled messages do not count for the first handler."""
 
-    def __init__(self, group: InGroup) -> None:
+    def __init__(self, group: OnceInGroup) -> None:
         self._group = group
 
     @property
     def identity(self) -> Identity:
-        return replace(self._group.identity, replay=VARIANT)
+        return replace(self._group.identity, replay=CANARY_VARIANT)
 
     def __call__(self, message: Any, connection: object, /) -> Once:
         return self._group(message, connection)

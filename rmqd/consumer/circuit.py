@@ -31,7 +31,7 @@ from typing import Final, Literal
 import structlog
 
 from rmqd.consumer.consumer_options import CircuitOptions
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import duration
 
@@ -39,8 +39,8 @@ log = structlog.get_logger(__name__)
 
 CircuitState = Literal["closed", "half_open", "open"]
 CIRCUIT_STATES: Final = ("closed", "half_open", "open")  # the metric's value is the index
-MIN_CALLS: Final = 10  # calls within the window before their ratio can open the circuit
-SLICES: Final = 30  # parts of the window; calls are counted by slice, so memory does not depend on their number
+MIN_CALLS_FOR_RATIO: Final = 10  # calls within the window before their ratio can open the circuit
+WINDOW_SLICES: Final = 30  # parts of the window; calls are counted by slice, so memory does not depend on their number
 
 
 class FailureEffect(enum.Enum):
@@ -101,7 +101,7 @@ class Circuit:
         self.options = options
         self._in_a_row = deque(self._in_a_row, maxlen=options.consecutive or 1)
         self._probe_at = min(self._probe_at, self._clock.monotonic() + options.open_for_seconds)
-        if not self.options.is_on and self.state != "closed":
+        if not self.options.can_open and self.state != "closed":
             self._close()
 
     @property
@@ -133,7 +133,7 @@ class Circuit:
         was_probe = batch in self._abandoned  # its failure was counted at its deadline
         self._abandoned.discard(batch)
         if self.state == "closed":
-            if not self.options.is_on:
+            if not self.options.can_open:
                 return FailureEffect.COUNTS
             if was_probe or not is_evidence:
                 return FailureEffect.SUSPECTED
@@ -181,14 +181,16 @@ class Circuit:
         if self.state == "closed":
             return None
         seconds = self._clock.monotonic() - self._opened_at
-        return found("circuit_open", f"{self._evidence()}; no call but probes for {duration(seconds)}", group=group)
+        return make_problem(
+            "circuit_open", f"{self._evidence()}; no call but probes for {duration(seconds)}", group=group
+        )
 
     def _evidence(self) -> str:
         return "" if self.state == "closed" else f"{self._reason}, the last one with {self._error}"
 
     def _slice(self) -> _Slice:
         now = self._clock.monotonic()
-        if not self._slices or now - self._slices[-1].began >= self.options.window_seconds / SLICES:
+        if not self._slices or now - self._slices[-1].began >= self.options.window_seconds / WINDOW_SLICES:
             self._slices.append(_Slice(now))
         return self._slices[-1]
 
@@ -203,7 +205,7 @@ class Circuit:
             self._slices.popleft()
         failed = sum(one.failed for one in self._slices)
         calls = failed + sum(one.succeeded for one in self._slices)
-        if options.ratio and calls >= MIN_CALLS and failed >= options.ratio * calls:
+        if options.ratio and calls >= MIN_CALLS_FOR_RATIO and failed >= options.ratio * calls:
             self._reason = f"{failed} of {calls} calls failed"
             self._open()
             return True

@@ -85,7 +85,7 @@ class CircuitOptions:
     )
 
     @property
-    def is_on(self) -> bool:
+    def can_open(self) -> bool:
         """Whether failures can open the circuit."""
         return bool(self.consecutive or self.ratio)
 
@@ -127,16 +127,16 @@ class CanaryOptions:
     share: float
     """From 0.0 to 1.0."""
     by: str
-    """The value that chooses messages: `msg_id`, or a name for `value_by`."""
+    """The value that chooses messages: `msg_id`, or a name for `value_reader`."""
     mode: CanaryMode
 
 
-ORDER: Final = r"^(keys|sharding_key|property:\S(.*\S)?)?$"
+ORDER_BY_PATTERN: Final = r"^(keys|sharding_key|property:\S(.*\S)?)?$"
 
 
 def is_order(text: str) -> bool:
     """Return whether a text is a value of `order_by`."""
-    return re.fullmatch(ORDER, text) is not None
+    return re.fullmatch(ORDER_BY_PATTERN, text) is not None
 
 
 @with_kinds
@@ -156,7 +156,7 @@ class GroupKeys:
     order_by: str = key(
         "",
         "messages with the same keys | sharding_key | property:NAME are handled one at a time and in order",
-        Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER),
+        Text('keys, sharding_key, property:NAME, or ""', is_order, pattern=ORDER_BY_PATTERN),
     )
     consume_from_where: ConsumeFromWhere = key(
         "last_offset",
@@ -312,17 +312,17 @@ class ConsumerOptions(GroupKeys):
     """For a shadow group, the id of its replay, which has deduplication records separate from other replays."""
 
     @property
-    def plain_group(self) -> str:
+    def group_without_namespace(self) -> str:
         """The group's name without the namespace, as operators know it."""
         return unwrap_namespace(self.group, self.namespace)
 
     @property
-    def repeats_in_place(self) -> bool:
+    def retries_in_place(self) -> bool:
         """Whether a failed message is retried here, before the messages that must follow it, and not sent back."""
         return self.consume_mode == "orderly" or bool(self.order_by)
 
     @property
-    def is_queue_in_order(self) -> bool:
+    def keeps_queue_order(self) -> bool:
         """Whether each queue is handled one message after the other, so a retried message is not overtaken."""
         return self.consume_mode == "orderly" and not self.order_by
 
@@ -332,6 +332,6 @@ class ConsumerOptions(GroupKeys):
         return any(subscription.lite_topics for subscription in self.subscriptions.values())
 
     @property
-    def announced_model(self) -> str:
+    def announced_message_model(self) -> str:
         """The brokers' name for the message model."""
         return "LITE_SELECTIVE" if self.is_lite else self.message_model.upper()

@@ -12,7 +12,7 @@ from rmqd.consumer.cache.flow_control import RateLimit, Thresholds
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.offsets.start_offsets import StartOffsets
 from rmqd.consumer.pauses import Pauses
@@ -57,29 +57,29 @@ class GroupContext:
     ownership: Ownership
     rate_limit: RateLimit
     thresholds: Thresholds
-    refused: dict[Message, tuple[int, str]] = field(default_factory=dict)  # `SendBack.refused`
+    refused_messages: dict[Message, tuple[int, str]] = field(default_factory=dict)  # -> number of refusals, last reason
     hooks: GroupHooks | None = None  # None if no hook is installed
     trace: MessageTrace | None = None  # None if message trace is disabled
-    announced: dict[str, SubscriptionData] = field(default_factory=dict)  # topic -> announced filter, not pulled yet
-    revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
+    announced_subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)  # by topic; not in force yet
+    options_revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> errors to log
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here
-    ends: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
-    notice_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
-    cache: Callable[[MessageQueue, int, TopicStats, str], ProcessQueue] = ProcessQueue  # creates a pulled queue's cache
+    end_offsets: Mapping[MessageQueue, int] = field(default_factory=dict)  # end of pulling; no entry: no end
+    max_notice_delay_seconds: float = 0.0  # how late a member notices new members if brokers do not notify it
+    create_cache: Callable[[MessageQueue, int, TopicStats, str], ProcessQueue] = ProcessQueue  # for pulled queues
     # Queues known to be idle: all messages are handled and committed, and a pull is held. Periodic work passes over
     # them, because a group may have thousands. The rounds of commits add a queue, and its activity removes it. Its
     # snapshot cannot change meanwhile; None if it was not needed yet.
-    idle: dict[MessageQueue, QueueSnapshot | None] = field(default_factory=dict)
-    resumed: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
+    idle_queues: dict[MessageQueue, QueueSnapshot | None] = field(default_factory=dict)
+    not_paused: asyncio.Event = field(default_factory=asyncio.Event)  # cleared while the whole group is paused
 
     @property
     def paused(self) -> bool:
         """Whether an operator paused the whole group: no pulls and no handler calls."""
-        return not self.resumed.is_set()
+        return not self.not_paused.is_set()
 
     def brokers(self) -> dict[str, str]:
         """Return the addresses of the brokers that serve the group's topics, by broker name."""
@@ -93,7 +93,7 @@ class GroupContext:
         return self.service.circuit
 
     @property
-    def is_held_up(self) -> bool:
+    def are_calls_held_back(self) -> bool:
         """Whether handler calls are held back. This is not the messages' fault and must not cost them an attempt."""
         is_called = self.circuit is None or self.circuit.state == "closed"
         return not is_called or self.service.problem is not None
@@ -104,14 +104,14 @@ class GroupContext:
         Brokers refuse pulls for a subscription that they do not know. A broker that does not respond learns the
         subscriptions from its next heartbeat.
         """
-        self.announced.update(subscriptions)
+        self.announced_subscriptions.update(subscriptions)
         try:
             await self.client.heartbeat.send_heartbeats()
         finally:
             for topic in subscriptions:
-                self.announced.pop(topic, None)
+                self.announced_subscriptions.pop(topic, None)
 
-    def found(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
+    def make_problem(self, cause: str, evidence: str, *, topic: str = "", step: str = "") -> Problem:
         """Return a problem of this group. Its next step contains names without the namespace."""
         of = unwrap_namespace(topic or "TOPIC", self.options.namespace)
-        return found(cause, evidence, group=self.options.plain_group, topic=of, step=step)
+        return make_problem(cause, evidence, group=self.options.group_without_namespace, topic=of, step=step)

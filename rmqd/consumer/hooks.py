@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from rmqd.consumer.handling.handler_threads import wrapped
-from rmqd.handler_api.batch import Batch, DeadLetter, LoadedHandler, Retry, Suspend, is_only, raise_returned
+from rmqd.consumer.handling.handler_threads import wrap_handler
+from rmqd.handler_api.batch import Batch, DeadLetter, LoadedHandler, Retry, Suspend, is_made_of, raise_returned_decision
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import text_of
 from rmqd.wire.message_queue import MessageQueue
@@ -69,13 +69,13 @@ class GroupHooks:
         self.failures: Counter[str] = Counter({hook.name: 0 for hook in hooks})
         self.left_out: Counter[str] = Counter({name: 0 for name, _ in self._wants})
 
-    def around(self, handler: LoadedHandler) -> LoadedHandler:
+    def wrap_handler(self, handler: LoadedHandler) -> LoadedHandler:
         """Return the handler with hook calls around each call, or the handler itself if there are no hooks."""
         if not self._before and not self._after:
             return handler
-        return wrapped(handler, self._around_async if handler.is_async else self._around)
+        return wrap_handler(handler, self._around_async if handler.is_async else self._around)
 
-    def unwanted(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
+    def unwanted_messages(self, messages: Sequence[Message], message_queue: MessageQueue) -> list[Message]:
         """Return the messages of a pull that a hook does not want. A message is wanted if the hook raises."""
         context = HookContext(self._group, message_queue, self._client_id)
         return [message for message in messages if not message.finished and not self._is_wanted(message, context)]
@@ -99,7 +99,7 @@ class GroupHooks:
         context, started = self._begin(batch), self._now()
         try:
             if (result := await call_next(batch)) is not None:
-                raise_returned(result)
+                raise_returned_decision(result)
         except BaseException as error:
             self._end(batch, context, started, error)
             raise
@@ -110,7 +110,7 @@ class GroupHooks:
         context, started = self._begin(batch), self._now()
         try:
             if (result := call_next(batch)) is not None:
-                raise_returned(result)
+                raise_returned_decision(result)
         except BaseException as error:
             self._end(batch, context, started, error)
             raise
@@ -143,6 +143,6 @@ class GroupHooks:
 def _outcome(error: BaseException | None) -> str:
     if error is None:
         return "success"
-    if is_only(error, (Retry, DeadLetter, Suspend)):
+    if is_made_of(error, (Retry, DeadLetter, Suspend)):
         return "declined"
     return "cut_short" if isinstance(error, asyncio.CancelledError) else "failed"

@@ -22,7 +22,7 @@ class PauseScope:
         pairs = ((self.topic, other.topic), (self.broker, other.broker), (self.queue, other.queue))
         return all(mine is None or mine == theirs for mine, theirs in pairs)
 
-    def names(self, queue: MessageQueue) -> bool:
+    def includes(self, queue: MessageQueue) -> bool:
         """Return whether the scope includes this queue."""
         return self.covers(PauseScope(queue.topic, queue.broker_name, queue.queue_id))
 
@@ -40,16 +40,16 @@ class Pauses:
     def __init__(self, scopes: Iterable[PauseScope] = ()) -> None:
         self._scopes: set[PauseScope] = set(scopes)
 
-    def add(self, scope: PauseScope) -> None:
+    def pause(self, scope: PauseScope) -> None:
         """Pause one more scope."""
         self._scopes.add(scope)
 
-    def end(self, scope: PauseScope) -> None:
+    def resume(self, scope: PauseScope) -> None:
         """End every pause within this scope; a wider pause stays."""
         self._scopes = {paused for paused in self._scopes if not scope.covers(paused)}
 
     @property
-    def whole(self) -> bool:
+    def is_whole_group_paused(self) -> bool:
         """Whether the whole group is paused."""
         return WHOLE_GROUP in self._scopes
 
@@ -58,6 +58,6 @@ class Pauses:
         """All scopes in a stable order."""
         return tuple(sorted(self._scopes, key=lambda scope: (scope.topic or "", scope.broker or "", scope.queue or -1)))
 
-    def hold(self, queue: MessageQueue) -> bool:
+    def is_paused(self, queue: MessageQueue) -> bool:
         """Return whether this queue is paused."""
-        return bool(self._scopes) and any(scope.names(queue) for scope in self._scopes)
+        return bool(self._scopes) and any(scope.includes(queue) for scope in self._scopes)

@@ -1,6 +1,6 @@
 """Assembles, starts and drains one consumer group in this process.
 
-`change_while_running` applies changed options to a running group, which does not leave its queues.
+`change_running_group` applies changed options to a running group, which does not leave its queues.
 
 A broker refuses a pull with a filter that it does not know yet. So a heartbeat sends a changed filter to every broker
 before the first pull with it. The broker may answer a pull in flight with the old filter. Such a response is discarded,
@@ -18,13 +18,13 @@ import structlog
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.peer_requests import Reply
 from rmqd.consumer.admin.member_requests import OperatorRequests
-from rmqd.consumer.assembly import assemble, subscriptions_of
+from rmqd.consumer.assembly import assemble_group, subscription_data_of
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_threads import call_start_or_stop
-from rmqd.consumer.health.consistency import Consistency, check_filters, check_kinds
+from rmqd.consumer.health.consistency import ConsistencyCheck, check_filters, check_topic_types
 from rmqd.consumer.health.group_status import GroupStatus, RecentResults
 from rmqd.consumer.health.watchdog import Watchdog
 from rmqd.consumer.hooks import Hook
@@ -35,7 +35,7 @@ from rmqd.consumer.services import ConsumeMessageService, Consumer, RetryPolicy
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.errors import RmqdError, RouteNotFoundError
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.bodies.heartbeat_data import ConsumeFromWhere, ConsumerData, MessageModel, SubscriptionData
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
@@ -45,7 +45,7 @@ from rmqd.wire.topics import retry_topic
 log = structlog.get_logger(__name__)
 
 
-async def change_while_running(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
+async def change_running_group(context: GroupContext, rebalance: Rebalance, options: ConsumerOptions) -> None:
     """Apply `options` with the same topics to a running group. If it raises InvalidNameError, nothing has changed."""
     filters = _changed_filters(context, options)
     if filters:
@@ -57,11 +57,11 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
     context.subscriptions.update(filters)
     context.options = options
     rebalance.divide_thresholds()
-    context.rate_limit.change(options.pull_rate_limit)
+    context.rate_limit.change_rate(options.pull_rate_limit)
     context.service.change(options)
     if context.circuit is not None:
         context.circuit.change(options.circuit)
-    context.revision += 1
+    context.options_revision += 1
     discarded = sum(assigned.apply_options() for assigned in rebalance.assigned.values())
     filters_now = {topic: data.sub_string for topic, data in filters.items()}
     log.info(
@@ -77,9 +77,9 @@ async def change_while_running(context: GroupContext, rebalance: Rebalance, opti
 def _withdraw(context: GroupContext, filters: Mapping[str, SubscriptionData]) -> None:
     """After a failed change, send the old filters with newer versions, because brokers may know the new filters."""
     newest = max(data.sub_version for data in filters.values())
-    before = subscriptions_of(context.options, newest + 1)
+    before = subscription_data_of(context.options, newest + 1)
     context.subscriptions.update({topic: before[topic] for topic in filters})
-    context.revision += 1
+    context.options_revision += 1
     context.client.heartbeat.send_heartbeats_soon()
 
 
@@ -88,7 +88,7 @@ def _changed_filters(context: GroupContext, options: ConsumerOptions) -> dict[st
     before = context.options.subscriptions
     now_ms = int(context.clock.wall() * 1000)
     last = max(context.subscriptions[topic].sub_version for topic in options.subscriptions)
-    wanted = subscriptions_of(options, max(now_ms, last + 1))
+    wanted = subscription_data_of(options, max(now_ms, last + 1))
     return {topic: wanted[topic] for topic, filter_now in options.subscriptions.items() if filter_now != before[topic]}
 
 
@@ -114,15 +114,15 @@ class PushConsumer(Consumer):
         cache: type[ProcessQueue] = ProcessQueue,
         division: Callable[[GroupContext], QueueDivision] | None = None,
     ) -> None:
-        """For the last arguments see `assemble`."""
+        """For the last arguments see `assemble_group`."""
         self.group = options.group
         self._handler = handler
         self._client = client
         identity = partial(client.identity, options.group, replay=options.replay)
-        self._in_group = once_of(options.group, identity)
+        self._in_group = once_for_group(options.group, identity)
         self._stopping = asyncio.Event()
         self._drain_seconds = options.shutdown_timeout_seconds
-        self.context, self._division = assemble(
+        self.context, self._division = assemble_group(
             options,
             handler,
             client,
@@ -136,13 +136,13 @@ class PushConsumer(Consumer):
         self._rebalance = Rebalance(self.context, self._division)
         self.assigned: Mapping[MessageQueue, Assignment] = self._rebalance.assigned
         """This member's queues, including queues that are being acquired or released."""
-        self._persistence = OffsetPersistence(self.context, self.assigned, self.context.idle)
-        results = {"handler": RecentResults(self.context.clock, options.plain_group)}
+        self._persistence = OffsetPersistence(self.context, self.assigned, self.context.idle_queues)
+        results = {"handler": RecentResults(self.context.clock, options.group_without_namespace)}
         if handler.canary is not None:
-            results["canary"] = RecentResults(self.context.clock, options.plain_group, handler.canary)
+            results["canary"] = RecentResults(self.context.clock, options.group_without_namespace, handler.canary)
         self._status = GroupStatus(self.context, self._rebalance, results["handler"], handler)
         self._watchdog = Watchdog(self.context, self.assigned, results)
-        self._consistency = Consistency(self.context)
+        self._consistency = ConsistencyCheck(self.context)
         self._requests = OperatorRequests(self.context, self._rebalance, self._status)
 
     async def run(self) -> None:
@@ -174,26 +174,26 @@ class PushConsumer(Consumer):
 
     async def change(self, options: ConsumerOptions) -> None:
         with structlog.contextvars.bound_contextvars(group=self.group):
-            await change_while_running(self.context, self._rebalance, options)
+            await change_running_group(self.context, self._rebalance, options)
         self._drain_seconds = options.shutdown_timeout_seconds
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        self.context.pauses.add(scope)
+        self.context.pauses.pause(scope)
         self._apply_pauses()
         log.info("group.paused", group=self.group, scope=str(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
-        self.context.pauses.end(scope)
+        self.context.pauses.resume(scope)
         self._apply_pauses()
         log.info("group.resumed", group=self.group, scope=str(scope))
 
     def _apply_pauses(self) -> None:
         context = self.context
-        if context.pauses.whole and not context.paused:
-            context.resumed.clear()
+        if context.pauses.is_whole_group_paused and not context.paused:
+            context.not_paused.clear()
             context.service.pause()
-        elif context.paused and not context.pauses.whole:
-            context.resumed.set()
+        elif context.paused and not context.pauses.is_whole_group_paused:
+            context.not_paused.set()
             context.service.resume()
         for assigned in self.assigned.values():
             assigned.apply_pauses()
@@ -213,8 +213,8 @@ class PushConsumer(Consumer):
         """Return the group's part of a heartbeat."""
         return ConsumerData(
             group_name=self.group,
-            message_model=MessageModel[self.context.options.announced_model],
-            subscription_data_set=tuple((self.context.subscriptions | self.context.announced).values()),
+            message_model=MessageModel[self.context.options.announced_message_model],
+            subscription_data_set=tuple((self.context.subscriptions | self.context.announced_subscriptions).values()),
             consume_from_where=ConsumeFromWhere[self.context.options.consume_from_where.upper()],
             unit_mode=self._client.options.unit_mode,
         )
@@ -233,7 +233,7 @@ class PushConsumer(Consumer):
         context, routes = self.context, self._client.routes
         await context.store.open()
         try:
-            if self._division.is_of_members:
+            if self._division.joins_group:
                 self._client.register(self)
             routes.on_change(self._routes_changed)
             async with asyncio.TaskGroup() as tasks:
@@ -244,7 +244,7 @@ class PushConsumer(Consumer):
                     tasks.create_task(self._requests.run(), name=f"operators:{self.group}"),
                     tasks.create_task(self._watchdog.run(), name=f"watchdog:{self.group}"),
                 ]
-                if self._division.is_of_members:
+                if self._division.joins_group:
                     helpers.append(tasks.create_task(self._consistency.run(), name=f"consistency:{self.group}"))
                 if context.trace is not None:
                     helpers.append(tasks.create_task(context.trace.dispatcher.run(), name=f"trace:{self.group}"))
@@ -282,7 +282,7 @@ class PushConsumer(Consumer):
         topics = list(self.context.options.subscriptions)
         await asyncio.gather(*(self._learn_route(topic) for topic in topics))
         await check_filters(self._client, self.group, self.context.subscriptions.values())
-        await check_kinds(self._client, topics)
+        await check_topic_types(self._client, topics)
         errors = (await self._client.heartbeat.send_heartbeats()).values()
         is_reported = any(error is not None and error.is_reported for error in errors)
         if retry_topic(self.group) in self.context.subscriptions:

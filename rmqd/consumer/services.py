@@ -15,7 +15,7 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
-from rmqd.handler_api.batch import ENDLESS, Batch, Lease
+from rmqd.handler_api.batch import ENDLESS_LEASE, Batch, Lease
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -149,7 +149,7 @@ class GroupOffsetStore(ABC):
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the stored offset; None if the queue has none for this group. Raises RmqdError."""
 
-    def take_over(  # noqa: B027
+    def begin_ownership(  # noqa: B027
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
         """Start a new ownership at the stored offset, and forget the data of an earlier one.
@@ -203,7 +203,7 @@ class GroupOffsetStore(ABC):
         """
         return False
 
-    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+    def may_have_committed(self, queue: MessageQueue, stored: int) -> bool:
         """Return whether this ownership has committed, or may have committed, a stored offset."""
         return True
 
@@ -211,7 +211,7 @@ class GroupOffsetStore(ABC):
         """Return whether the stored offset may be lower than the committed one without a reset."""
         return False
 
-    def is_due(self, queue: MessageQueue, offset: int) -> bool:
+    def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
         """Return whether a round must commit this offset, or check the stored one. Most queues are idle."""
         return self.committed.get(queue) != offset
 
@@ -246,11 +246,13 @@ class Ownership:
     async def break_locks(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Release the locks of members that no longer exist, if this kind of ownership uses locks."""
 
-    async def acquire(self, queue: MessageQueue, on_lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+    async def acquire(
+        self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
+    ) -> bool:
         """Return when the queue may be consumed. `on_lost` is called at once if ownership ends before `release`.
 
-        A previous owner may need `notice_seconds` to notice that another member waits. Returns False after a timeout; a
-        previous owner may then still hold the queue.
+        A previous owner may need `max_notice_delay_seconds` to notice that another member waits. Returns False after
+        a timeout; a previous owner may then still hold the queue.
         """
         return True
 
@@ -276,7 +278,7 @@ class Ownership:
 
         A broadcasting group has no locks, so its leases never end.
         """
-        return ENDLESS
+        return ENDLESS_LEASE
 
     async def run(self) -> None:
         """Maintain the ownership of the acquired queues until cancelled."""

@@ -36,17 +36,17 @@ from rmqd.daemon.http.http_access import AccessPolicy
 from rmqd.daemon.http.http_endpoint import HttpEndpoint, ListenError, listen_on
 from rmqd.daemon.systemd import ServiceManager, prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError, ExitCode, InUseError
-from rmqd.handler_api.batch import leaves_of
+from rmqd.handler_api.batch import leaf_exceptions
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, signals_handled
 from rmqd.runtime.files import POLL_SECONDS
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.version import __version__
 
-with lazily():
+with import_lazily():
     from rmqd.daemon import handler_files
     from rmqd.daemon.http import daemon_status
     from rmqd.daemon.workers import worker_pool
@@ -162,7 +162,7 @@ class Daemon:
             # Workers build their groups before any of them connects, so a ConfigError still prevents the start.
             refused, _ = error.split(ConfigError)
             if refused is not None:
-                first = leaves_of(refused)[0]
+                first = leaf_exceptions(refused)[0]
                 assert isinstance(first, ConfigError)
                 return _refuse(first)
             log.critical("daemon.failed", exc_info=error)

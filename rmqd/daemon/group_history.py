@@ -19,7 +19,7 @@ from typing import Any, Final
 import structlog
 
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.stats.counters import RATES, rates_between, totals_of
+from rmqd.consumer.stats.counters import RATE_TOTALS, rates_between, totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, TopicSnapshot
 from rmqd.daemon.groups.group_engine import HostSnapshot, merge_processes
 from rmqd.runtime.clock import Clock
@@ -61,7 +61,7 @@ def longest_lag_seconds(group: GroupSnapshot) -> float | None:
 
 STEP_SECONDS: Final = 5.0
 POINTS: Final = 720  # one hour
-COLUMNS: Final = ("lag", "lag_seconds", *RATES, "p50", "p99")
+COLUMNS: Final = ("lag", "lag_seconds", *RATE_TOTALS, "p50", "p99")
 _WHOLE: Final = frozenset({"lag"})
 
 
@@ -180,7 +180,7 @@ class RecentActivity:
     seconds: float
     """The period of `rates`; 0 if nothing is known yet."""
     rates: dict[str, float]
-    """By RATES, per second."""
+    """By RATE_TOTALS, per second."""
     latency_seconds: float
     latency: HistogramSnapshot | None
     """The handler's calls in the last `latency_seconds`."""
@@ -282,7 +282,7 @@ def _point(before: _Sample | None, group: GroupSnapshot, after: _Sample) -> dict
     if before is None:
         return values
     if before.totals is after.totals:
-        return values | dict.fromkeys(RATES, 0.0)
+        return values | dict.fromkeys(RATE_TOTALS, 0.0)
     latency = after.totals.latency_since(before.totals)
     if latency is not None:
         values |= {"p50": latency.quantile(0.5), "p99": latency.quantile(0.99)}

@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.offsets.local_file_store import LOCK_NAME
+from rmqd.consumer.offsets.local_file_store import LOCK_FILE_NAME
 from rmqd.errors import ConfigError
 from rmqd.runtime.files import check_unlocked, make_folder
 
@@ -90,7 +90,7 @@ def refuse_second_process(config: RootConfig) -> None:
     """Check that no other process uses the folders of the groups' offsets. Raises InUseError, ConfigError."""
     for directory, group in _folders(config).items():
         with _told_with_its_place(config, group, directory):
-            check_unlocked(directory / LOCK_NAME)
+            check_unlocked(directory / LOCK_FILE_NAME)
 
 
 def _folders(config: RootConfig) -> dict[Path, str]:

@@ -46,10 +46,10 @@ from rmqd.demo.demo_orders import (
 from rmqd.demo.demo_screen import DemoScreen, DemoSummary
 from rmqd.demo.demo_view import DemoFigures, DemoObserver, DemoSetup
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.handler_api.batch import Batch, leaves_of
+from rmqd.handler_api.batch import Batch, leaf_exceptions
 from rmqd.plugins.model_options import load_runnable
 from rmqd.runtime.clock import Clock, SystemClock
-from rmqd.runtime.event_loop import run_in_loop, settle_garbage_collection, signals_handled
+from rmqd.runtime.event_loop import enable_gc_after_start, run_in_loop, signals_handled
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import SUBSCRIPTION_ALL
 
@@ -252,13 +252,13 @@ class RunningDemo:
             return DemoResult(128 + self._signals[-1], "rmqd demo: ended before the group had drained")
         except (ExceptionGroup, OSError) as error:
             log.critical("demo.failed", exc_info=error)
-            return DemoResult(ExitCode.FAILURE, f"rmqd demo: {leaves_of(error)[0]!r}; log: {self._log_file}")
+            return DemoResult(ExitCode.FAILURE, f"rmqd demo: {leaf_exceptions(error)[0]!r}; log: {self._log_file}")
 
     async def _broker(self) -> DemoSummary:
         options, cpu_seconds = self._options, time.process_time()
         async with embedded_rocketmq(demo_broker(self._subscriptions)) as rocketmq:
             stage = DemoGroup(rocketmq, self._config, SystemClock(), seed=options.seed, messages=options.messages)
-            settle_garbage_collection()
+            enable_gc_after_start()
             async with receive_reports(stage.ledger) if self._is_on_spark else contextlib.nullcontext():
                 await self._perform(
                     stage,

@@ -19,7 +19,7 @@ from rmqd.demo.demo_view import (
 )
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.runtime.live_screen import AlternateScreen
-from rmqd.runtime.plain_text import age
+from rmqd.runtime.plain_text import format_age
 
 DUMB_TERMINALS: Final = ("", "dumb", "unknown")
 
@@ -121,7 +121,7 @@ class DemoSummary:
     def lines(self) -> Iterator[str]:
         figures, account = self.figures, self.figures.account
         seconds = max(figures.elapsed_seconds, 0.001)
-        yield f"rmqd demo ran for {age(figures.elapsed_seconds)}"
+        yield f"rmqd demo ran for {format_age(figures.elapsed_seconds)}"
         yield ""
         yield _line("sent", figures.sent, f"{figures.sent / seconds:.1f}/s")
         if figures.failed_sends:

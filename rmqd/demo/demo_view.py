@@ -21,7 +21,7 @@ from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot, Q
 from rmqd.daemon.http.status_view import style_of
 from rmqd.demo.demo_orders import DeadLetteredOrder, DemoLedger, HandledOrder, OrderProducer
 from rmqd.runtime.live_screen import fill_screen
-from rmqd.runtime.plain_text import age
+from rmqd.runtime.plain_text import format_age
 
 SAMPLE_SECONDS: Final = 0.5
 MAX_SAMPLES: Final = 400  # more samples than the widest terminal has columns
@@ -254,7 +254,7 @@ def render_frame(setting: DemoSetup, figures: DemoFigures, hint: str, size: Scre
 def _head(setting: DemoSetup, figures: DemoFigures, width: int) -> list[Text]:
     style = style_of(figures.state) if figures.state in ("running", "failed") else "bold"
     title = Text.assemble((" rmqd demo", "bold"), COLUMN_GAP, setting.group_text, COLUMN_GAP, (figures.state, style))
-    time = age(figures.elapsed_seconds)
+    time = format_age(figures.elapsed_seconds)
     title.append(" " * max(1, width - title.cell_len - len(time) - 1) + time)
     parts = (
         f" embedded RocketMQ at {setting.nameserver}",

@@ -102,7 +102,9 @@ class TlsFileError(RmqdError):
 class OffsetStoreError(RmqdError):
     """A group's offsets cannot be read from, or written to, their file or store (`rmqd.offset_stores`)."""
 
-    rmqd_wait_seconds = 1.0  # `decisions.WAIT`: if a handler's call raises it, that says nothing about the messages
+    rmqd_wait_seconds = (
+        1.0  # `decisions.WAIT_ATTRIBUTE`: if a handler's call raises it, that says nothing about the messages
+    )
 
 
 class StorageError(RmqdError):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, overl
 
 from rmqd.handler_api.decisions import (
     ACK,
-    DECISIONS,
+    DECISION_CLASSES,
     AlreadyHandled,
     DeadLetter,
     Decision,
@@ -22,10 +22,10 @@ from rmqd.handler_api.decisions import (
     Retry,
     Suspend,
     checked_level,
-    decision_of,
-    is_only,
-    leaves_of,
-    raise_returned,
+    decision_for_error,
+    is_made_of,
+    leaf_exceptions,
+    raise_returned_decision,
     reason_text,
 )
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACK",
-    "DECISIONS",
+    "DECISION_CLASSES",
     "AlreadyHandled",
     "DeadLetter",
     "Decision",
@@ -44,14 +44,14 @@ __all__ = [
     "Outcome",
     "Retry",
     "Suspend",
-    "decision_of",
-    "is_only",
-    "leaves_of",
-    "raise_returned",
+    "decision_for_error",
+    "is_made_of",
+    "leaf_exceptions",
+    "raise_returned_decision",
 ]
 
 
-AGAIN: Final = Decision(Outcome.AGAIN)
+AGAIN_DECISION: Final = Decision(Outcome.AGAIN)
 _NOTHING_DECIDED: Mapping[int, Decision] = MappingProxyType({})
 _ENDED: Final[dict[int, int]] = {}  # replaces a batch's positions after its end
 
@@ -125,9 +125,7 @@ class Batch(Sequence["Message"]):
         return False
 
     def ends_at(self, index: int) -> bool:
-        """Return whether the handler must not be called for later messages, after a call for this one alone. If so,
-        they wait.
-        """
+        """Return whether later messages must wait after a call for this message alone, so no further call is made."""
         is_again = self.decisions().get(index, ACK).outcome in (Outcome.RETRY, Outcome.AGAIN)
         return (is_again or getattr(self, "closing", None) is not None) and self.wait_behind(self._messages[index])
 
@@ -152,7 +150,7 @@ class Batch(Sequence["Message"]):
         decided, retry = self.decisions(), Decision(Outcome.RETRY)
         for place in range(len(self._messages)):
             one = decided.get(place, ACK)
-            # an outcome that rmqd itself decided, such as AGAIN, is not changed
+            # an outcome that rmqd itself decided, such as AGAIN_DECISION, is not changed
             if one.error is None and one.outcome is not Outcome.AGAIN:
                 self.replace_decision(place, ACK if place <= index else retry)
 
@@ -265,12 +263,12 @@ class Lease(Protocol):
 
 @dataclass(slots=True)
 class KnownLease:
-    """A lease whose validity is known from elsewhere."""
+    """A lease whose `valid` is set by its owner, such as in a handler's process."""
 
     valid: bool = True
 
 
-ENDLESS: Final = KnownLease()
+ENDLESS_LEASE: Final = KnownLease()
 """The lease of a queue without a lock."""
 
 
@@ -289,14 +287,14 @@ class OrderlyBatch(Batch):
 
     def wait_behind(self, message: Message) -> bool:
         for index in range(self._index_of(message) + 1, len(self)):
-            self.decide(index, AGAIN)
+            self.decide(index, AGAIN_DECISION)
         return True
 
     def with_messages(self, messages: list[Message]) -> Batch:
         return type(self)(self._lease, messages, self.message_queue)
 
 
-class Closing(enum.Enum):
+class TransactionEnd(enum.Enum):
     """How a handler ends the messages since the last commit."""
 
     COMMIT = "commit"
@@ -311,23 +309,23 @@ class ManualBatch(OrderlyBatch):
     def __init__(self, lease: Lease, messages: list[Message], message_queue: MessageQueue) -> None:
         OrderlyBatch.__init__(self, lease, messages, message_queue)
         self.decided = {}  # its result is never a plain acknowledgement
-        self.closing: Closing | None = None
+        self.closing: TransactionEnd | None = None
 
     def commit(self) -> None:
         self._refuse_late()
-        self.close(Closing.COMMIT)
+        self.close(TransactionEnd.COMMIT)
 
     def rollback(self) -> None:
         self._refuse_late()
-        self.close(Closing.ROLLBACK)
+        self.close(TransactionEnd.ROLLBACK)
 
-    def close(self, closing: Closing | None) -> None:
+    def close(self, closing: TransactionEnd | None) -> None:
         self.closing = closing
         if (whole := getattr(self, "_whole", None)) is not None:
             whole.close(closing)
 
 
-LOSS_CAUSES: Final = ("died", "hung", "memory")
+PROCESS_LOSS_CAUSES: Final = ("died", "hung", "memory")
 """Why a handler's worker process is replaced: it ended, its call did not end, or it exceeded its memory limit."""
 
 
@@ -336,7 +334,7 @@ class ProcessCounts:
     """The worker processes that run a handler's calls."""
 
     running: int
-    lost: dict[str, int]  # keys: LOSS_CAUSES
+    lost: dict[str, int]  # keys: PROCESS_LOSS_CAUSES
 
 
 @dataclass(slots=True, eq=False)

@@ -117,11 +117,11 @@ class InvalidPayloadError(Exception):
     """A message body is not valid for its typed handler. The text gives the reason, without values of the body."""
 
 
-DECISIONS: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
+DECISION_CLASSES: Final = (Retry, DeadLetter, Suspend, AlreadyHandled)
 """The exceptions that express a decision. All other exceptions are failures."""
 _BY_STRICTNESS: Final = (Outcome.ACK, Outcome.AGAIN, Outcome.RETRY, Outcome.DEAD_LETTER)
 _MIN_WAIT_SECONDS: Final = 0.1
-WAIT: Final = "rmqd_wait_seconds"
+WAIT_ATTRIBUTE: Final = "rmqd_wait_seconds"
 """The attribute that marks an exception as unrelated to the messages: they wait this many seconds.
 
 The cause is another system, for example an unavailable database or a missing permission. No attempt is counted.
@@ -132,14 +132,14 @@ _RETRIES_OF_OTHER_CLIENTS: Final = frozenset(
 _inside: Final = BaseExceptionGroup.exceptions.__get__  # a class may hide the attribute
 
 
-def raise_returned(result: object) -> None:
+def raise_returned_decision(result: object) -> None:
     """Raise a decision that a handler returned, as an instance or as the class: it has the same effect as raising it.
 
     Raises TypeError for a collection with decisions, such as one for each message. Does nothing for other results.
     """
     if _is_decision(result):
         raise result
-    members = list(members_of(result))
+    members = list(flattened_members(result))
     for one in members:
         if isinstance(one, enum.Enum) and {one.name, f"{type(one).__name__}.{one.name}"} & _RETRIES_OF_OTHER_CLIENTS:
             raise TypeError(f"the handler returned {one.name}, a result of another client; expected raise Retry()")
@@ -150,8 +150,8 @@ def raise_returned(result: object) -> None:
         )
 
 
-def members_of(result: object) -> Iterator[object]:
-    """Yield the members of a collection and of the collections inside it; for another object, the object."""
+def flattened_members(result: object) -> Iterator[object]:
+    """Yield the members of a collection, and of collections inside it. Any other object is yielded itself."""
     rest, seen = [result], set[int]()
     while rest:
         one = rest.pop()
@@ -167,11 +167,11 @@ _COLLECTIONS: Final = (list, tuple, Set, ValuesView, Mapping, deque, UserList)
 
 def _is_decision(result: object) -> TypeGuard[BaseException | type[BaseException]]:
     if isinstance(result, BaseException):
-        return any(isinstance(leaf, DECISIONS) for leaf in leaves_of(result))
-    return isinstance(result, type) and issubclass(result, DECISIONS)
+        return any(isinstance(leaf, DECISION_CLASSES) for leaf in leaf_exceptions(result))
+    return isinstance(result, type) and issubclass(result, DECISION_CLASSES)
 
 
-def leaves_of(error: BaseException) -> list[BaseException]:
+def leaf_exceptions(error: BaseException) -> list[BaseException]:
     """Return the exceptions in a group and its nested groups, such as asyncio.TaskGroup raises.
 
     An exception that is not a group is its only leaf.
@@ -186,12 +186,12 @@ def leaves_of(error: BaseException) -> list[BaseException]:
     return found
 
 
-def is_only(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
+def is_made_of(error: BaseException | None, kinds: tuple[type[BaseException], ...]) -> bool:
     """Return whether an exception has one of these classes; for a group, whether all its exceptions do."""
-    return error is not None and all(isinstance(one, kinds) for one in leaves_of(error))
+    return error is not None and all(isinstance(one, kinds) for one in leaf_exceptions(error))
 
 
-def decision_of(error: BaseException | None) -> Decision:
+def decision_for_error(error: BaseException | None) -> Decision:
     """Return the decision that a handler's exception expresses for the undecided messages.
 
     A group counts as its strictest decision: a dead letter, else the retry with the longest delay.
@@ -199,7 +199,7 @@ def decision_of(error: BaseException | None) -> Decision:
     if error is None:
         return ACK
     if isinstance(error, BaseExceptionGroup):
-        return max(map(decision_of, leaves_of(error)), key=_strictness)
+        return max(map(decision_for_error, leaf_exceptions(error)), key=_strictness)
     # subclasses of ours may later set the attributes to anything
     if (seconds := wait_seconds(error)) is not None:
         return Decision(Outcome.AGAIN, seconds=seconds)
@@ -214,7 +214,7 @@ def decision_of(error: BaseException | None) -> Decision:
 
 def wait_seconds(error: BaseException) -> float | None:
     """Return how long messages wait for another system, if the exception says so, else None."""
-    seconds = checked_field(error, WAIT, checked_seconds)
+    seconds = checked_field(error, WAIT_ATTRIBUTE, checked_seconds)
     return None if seconds is None else max(float(seconds), _MIN_WAIT_SECONDS)
 
 

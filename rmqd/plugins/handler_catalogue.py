@@ -18,7 +18,7 @@ from rmqd.config.model.group_model import BROKER, GroupConfig, HandlerConfig
 from rmqd.consumer.canary import Canary
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.handler_api.batch import LoadedHandler
-from rmqd.handler_api.typed.signatures import is_async, yields
+from rmqd.handler_api.typed.signatures import is_async, is_generator_function
 from rmqd.plugins.entry_points import faults_located, find_object, import_object, installed, object_at, search_again
 from rmqd.plugins.handler_plugin import CallLimit, HandlerPlugin, with_parts
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, plugin_fault, refuse_unbound, with_article
@@ -56,7 +56,7 @@ def load_canary(group: str, settings: GroupConfig, first: LoadedHandler) -> Load
 def with_canary(first: LoadedHandler, canary: LoadedHandler, options: ConsumerOptions, clock: Clock) -> LoadedHandler:
     """Return the first handler with a canary, which starts before it and stops after it."""
     one = Canary(canary, options, clock)
-    return with_parts(one.around(first), [(one.start, one.stop)])
+    return with_parts(one.wrap_handler(first), [(one.start, one.stop)])
 
 
 def check_handler(group: str, settings: GroupConfig) -> None:
@@ -130,8 +130,8 @@ class FrameFunction:
             what = "a class" if inspect.isclass(target) else with_article(type(target).__name__)
             raise plugin_fault(f"the plugin is {what}, not a {kind}; {accepted}")
         refuse_unbound(name, target, accepted)
-        if yields(target) or is_async(target):
-            word = "with yield" if yields(target) else "with async"
+        if is_generator_function(target) or is_async(target):
+            word = "with yield" if is_generator_function(target) else "with async"
             raise plugin_fault(f"the plugin is a function {word}, which would never run; {accepted}")
         return cls(name, kind, target, OptionsForm.of_function(target, 2, accepted))
 

@@ -19,14 +19,28 @@ from typing import Any
 from pydantic import BaseModel
 
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, check_result
-from rmqd.handler_api.batch import LoadedHandler, raise_returned
+from rmqd.handler_api.batch import LoadedHandler, raise_returned_decision
 from rmqd.handler_api.typed.decoders import Decoder, decoder_of
-from rmqd.handler_api.typed.signatures import TypedHandler, arity, is_around_typed, is_async, parameters_of, yields
+from rmqd.handler_api.typed.signatures import (
+    TypedHandler,
+    hides_typed_handler,
+    is_async,
+    is_generator_function,
+    parameters_of,
+    positional_argument_range,
+)
 from rmqd.handler_api.typed.typed_calls import TypedCalls
-from rmqd.handler_api.typed.typed_form import CallForm, Dependencies, HandlerFormError, form_of, name_of, takes_batch
+from rmqd.handler_api.typed.typed_form import (
+    CallForm,
+    Dependencies,
+    HandlerFormError,
+    call_form_of,
+    takes_batch,
+    type_name,
+)
 from rmqd.plugins.entry_points import why
 from rmqd.plugins.option_form import OptionsForm, PluginFaultError, model_of, plugin_fault, refuse_unbound, with_article
-from rmqd.runtime.own_threads import call_either
+from rmqd.runtime.own_threads import call_sync_or_async
 from rmqd.runtime.plain_text import class_name
 
 Part = tuple[Callable[[], Any] | None, Callable[[], Any] | None]
@@ -48,9 +62,9 @@ def with_parts(handler: LoadedHandler, parts: Sequence[Part]) -> LoadedHandler:
         async with AsyncExitStack() as starting:
             for start_part, stop_part in known:
                 if start_part is not None:
-                    await call_either(start_part)
+                    await call_sync_or_async(start_part)
                 if stop_part is not None:
-                    starting.push_async_callback(call_either, stop_part)
+                    starting.push_async_callback(call_sync_or_async, stop_part)
             started.push_async_exit(starting.pop_all())
 
     return replace(handler, start=start, stop=started.aclose)
@@ -66,11 +80,11 @@ class TypedForm:
     @classmethod
     def of(cls, handler: TypedHandler, *, is_bound: bool) -> TypedForm:
         """Check a typed handler. Raises PluginFaultError."""
-        if yields(handler.function):
+        if is_generator_function(handler.function):
             raise plugin_fault("the plugin is a typed handler with yield, which would never run; remove yield")
         try:
             decoder = decoder_of(handler.payload)
-            return cls(decoder, form_of(handler, decoder.target, is_bound=is_bound))
+            return cls(decoder, call_form_of(handler, decoder.target, is_bound=is_bound))
         except HandlerFormError as error:
             raise plugin_fault(str(error)) from error
 
@@ -123,7 +137,7 @@ class TypedForm:
 
 
 def _check_payload(name: str, payload: object) -> None:
-    raise_returned(payload)
+    raise_returned_decision(payload)
     if isinstance(payload, Awaitable):
         if isinstance(payload, Coroutine):
             payload.close()  # a coroutine that never started; Python would warn about it later, at another place
@@ -220,7 +234,7 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
         if method is not None:
             static = isinstance(inspect.getattr_static(target, name), staticmethod | classmethod)
             _check_room(name, method, 0 if static else 1, "(self)")
-            if yields(method) or (name == "end_calls" and is_async(method)):
+            if is_generator_function(method) or (name == "end_calls" and is_async(method)):
                 raise _misfit(f"has a method {name} with yield or async, which would never run")
     model = getattr(target, "Options", None)
     if model is not None and not (inspect.isclass(model) and issubclass(model, BaseModel)):
@@ -242,7 +256,7 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
 
 def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str) -> None:
     try:
-        required, most = arity(target)
+        required, most = positional_argument_range(target)
     except ValueError as error:
         raise _misfit(str(error)) from None
     if required > arguments or most < arguments:
@@ -251,15 +265,15 @@ def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str
 
 def _check_plain(name: str, target: Callable[..., Any], place: int) -> None:
     """Raise PluginFaultError for a function that cannot handle a batch, which it gets as its argument at `place`."""
-    if yields(target):
+    if is_generator_function(target):
         raise _misfit(f"is a {name} with yield, which would never run")
-    if is_around_typed(target):
+    if hides_typed_handler(target):
         raise _misfit(f"is a {name} with a decorator or partial around @rmqd.handler, which must be outermost")
     step = "loop over the messages of the batch, or decode their bodies with @rmqd.handler(json=...)"
     # a wrapper may show the parameters of the function that it wraps
     for batch in [] if hasattr(target, "__wrapped__") else parameters_of(target)[place : place + 1]:
         if batch.name == "options" or not takes_batch(target, batch):
-            shown = "" if batch.annotation is batch.empty else f": {name_of(batch.annotation)}"
+            shown = "" if batch.annotation is batch.empty else f": {type_name(batch.annotation)}"
             raise _misfit(f"gets a Batch in the parameter {batch.name}{shown} of its {name}; {step}")
 
 

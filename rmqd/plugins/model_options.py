@@ -92,7 +92,7 @@ def options_of_group(settings: GroupConfig, name: str, state_directory: str, nam
         "concurrency": (settings.handler.processes or settings.handler.max_calls) if settings.handler else 1,
         "auto_concurrency": settings.handler is not None and settings.handler.concurrency == "auto",
         "failures": _failures(settings),
-        "circuit": CircuitOptions(**dict(circuit)) if circuit.is_on else None,
+        "circuit": CircuitOptions(**dict(circuit)) if circuit.can_open else None,
         "deduplication": DeduplicationOptions(**dict(records) | {"url": records.url or file}) if records else None,
         "canary": CanaryOptions(canary.share, canary.by, canary.mode) if canary else None,
         "offset_store": load_offset_store(name, settings),

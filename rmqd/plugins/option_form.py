@@ -22,8 +22,8 @@ from rmqd.config.load import hide_options
 from rmqd.config.model.forms import model_at
 from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.handler_api.typed import signatures
-from rmqd.runtime.plain_text import hidden, with_texts
-from rmqd.runtime.value_kinds import as_list
+from rmqd.runtime.plain_text import hide_secrets, map_texts
+from rmqd.runtime.value_kinds import list_example
 
 
 def unknown_options(given: object, model: object, path: KeyPath = ()) -> Iterator[tuple[KeyPath, list[str]]]:
@@ -103,7 +103,7 @@ class OptionsForm:
     @classmethod
     def of(cls, target: Callable[..., Any], place: int) -> OptionsForm:
         """Inspect a callable with `place` arguments before its options. Raises ValueError, as `arity` does."""
-        needs, most = signatures.arity(target, ("options",))
+        needs, most = signatures.positional_argument_range(target, ("options",))
         taken = signatures.options_parameter(target, place)
         if taken is None:
             defaults = (one.name for one in signatures.parameters_of(target)[place:] if one.default is not one.empty)
@@ -144,7 +144,7 @@ class OptionsForm:
                 message = f"the {kind} takes no options{hint if self.default else ''}; expected no options"
                 raise plugin_fault(message, "options", at_key=True)
             return options
-        given = with_texts(options, str)  # a plugin must not see the class of text from `${...}`
+        given = map_texts(options, str)  # a plugin must not see the class of text from `${...}`
         hide_options(options)
         if self.model is None:
             return given
@@ -165,7 +165,7 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
 
     `instead` is the next step, with `{owner}` for `module:Class`.
     """
-    function = target.function if isinstance(target, signatures.TypedHandler) else signatures.unbound_part(target)
+    function = target.function if isinstance(target, signatures.TypedHandler) else signatures.unbound_function(target)
     if owner := signatures.owner_of_unbound(function):
         raise plugin_fault(f"{name} is a method; {instead.format(owner=f'{function.__module__}:{owner}')}")
 
@@ -173,12 +173,12 @@ def refuse_unbound(name: str, target: object, instead: str) -> None:
 def model_of(
     target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
 ) -> type[BaseModel] | None:
-    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `hint_of`.
+    """Return the pydantic model in a parameter's annotation; None if there is none. `names` as in `type_hint_of`.
 
     Raises ValueError if the annotation is another type that the options, a dict, do not have.
     """
     try:
-        hint = signatures.without_extras(signatures.hint_of(target, parameter, names))
+        hint = signatures.without_extras(signatures.type_hint_of(target, parameter, names))
     except signatures.AnnotationError:
         return None
     is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
@@ -230,10 +230,10 @@ def _option_fault(model: type[BaseModel], details: ErrorDetails, options: dict[s
         field = fields.get(key)
         return ConfigFinding(path, f"missing; expected {(field and field.description) or 'a value'}")
     if details["type"] == "value_error":
-        return ConfigFinding(path, hidden(str(details.get("ctx", {}).get("error", details["msg"]))))
+        return ConfigFinding(path, hide_secrets(str(details.get("ctx", {}).get("error", details["msg"]))))
     if details["type"] == "list_type":
-        return ConfigFinding(path, f"the value should be a list, such as {as_list(_at(options, details['loc']))}")
-    return ConfigFinding(path, hidden(details["msg"].replace("Input should", "the value should", 1)))
+        return ConfigFinding(path, f"the value should be a list, such as {list_example(_at(options, details['loc']))}")
+    return ConfigFinding(path, hide_secrets(details["msg"].replace("Input should", "the value should", 1)))
 
 
 def _unknown_option(path: KeyPath, known: list[str]) -> ConfigFinding:

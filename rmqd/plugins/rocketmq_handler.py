@@ -10,14 +10,14 @@ import structlog
 from pydantic import Field, model_validator
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, may_retry
+from rmqd.client.sending.outgoing_message import OutgoingMessage, may_retry_send, select_by_hash
 from rmqd.config.model.forms import setting
 from rmqd.config.model.root_model import ClusterConfig
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import MessageIllegalError
 from rmqd.handler_api.batch import Batch
-from rmqd.handler_api.decisions import WAIT
-from rmqd.runtime.clock import backoff_of, jittered
+from rmqd.handler_api.decisions import WAIT_ATTRIBUTE
+from rmqd.runtime.clock import backoff_seconds, with_jitter
 from rmqd.runtime.value_kinds import Duration
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
@@ -125,7 +125,8 @@ class RocketMq:
         )
         for failure in failures:
             if isinstance(failure, RmqdError):
-                setattr(failure, WAIT, MAX_SECONDS)  # wait: the broker's failure says nothing about the message
+                # wait: the broker's failure says nothing about the message
+                setattr(failure, WAIT_ATTRIBUTE, MAX_SECONDS)
             if failure is not None:
                 raise failure
 
@@ -156,7 +157,7 @@ class RocketMq:
     async def _send(self, message: Message, key: str | None, until: float) -> None:
         """Store a copy. Retries until the event loop's time `until`, then raises the last RmqdError."""
         copy = copy_of(message, wrap_namespace(self._options.topic or message.topic, self._options.client.namespace))
-        selector = None if key is None else by_hash(key)
+        selector = None if key is None else select_by_hash(key)
         loop = asyncio.get_running_loop()
         tries = 0
         while True:
@@ -166,8 +167,8 @@ class RocketMq:
                 return
             except RmqdError as error:
                 tries += 1
-                pause_seconds = jittered(backoff_of(FIRST_SECONDS, tries, MAX_SECONDS))
-                if not may_retry(error, self._served) or loop.time() + pause_seconds > until:
+                pause_seconds = with_jitter(backoff_seconds(FIRST_SECONDS, tries, MAX_SECONDS))
+                if not may_retry_send(error, self._served) or loop.time() + pause_seconds > until:
                     raise
                 log.warning("forward.retried", topic=copy.topic, error=str(error))
             await asyncio.sleep(pause_seconds)

@@ -30,11 +30,11 @@ from rmqd.config.model.group_model import BROKER, GroupConfig
 from rmqd.config.problems import ConfigFinding, KeyPath
 from rmqd.consumer import allocate
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, with_checks, wrapped
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, with_result_checks, wrap_handler
 from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
-from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, raise_returned
-from rmqd.handler_api.typed.signatures import arity, is_async, yields
+from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, raise_returned_decision
+from rmqd.handler_api.typed.signatures import is_async, is_generator_function, positional_argument_range
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
     faults_located,
@@ -66,10 +66,10 @@ def middleware_faults(names: Sequence[str]) -> Iterator[ConfigFinding]:
 def with_middleware(handler: LoadedHandler, names: Sequence[str]) -> LoadedHandler:
     """Return the handler inside its middleware, the first one outermost. Raises PluginFaultError."""
     made = [_make(index, name, in_loop=handler.is_async) for index, name in enumerate(names)]
-    inside = with_checks(handler) if made else handler
+    inside = with_result_checks(handler) if made else handler
     around = _around_async if handler.is_async else _around
     for name, call in zip(reversed(names), reversed(made), strict=True):
-        inside = wrapped(inside, partial(around, name, call))
+        inside = wrap_handler(inside, partial(around, name, call))
     return with_parts(inside, [(getattr(one, "start", None), getattr(one, "stop", None)) for one in made])
 
 
@@ -80,12 +80,12 @@ def _find(name: str) -> Any:
     if inspect.isclass(target):
         call, arguments = next((vars(one)["__call__"] for one in target.__mro__ if "__call__" in vars(one)), None), 3
     try:
-        required, most = arity(call) if callable(call) else (0, 0)
+        required, most = positional_argument_range(call) if callable(call) else (0, 0)
     except ValueError as error:
         raise plugin_fault(f"{name} {error}; expected {_ACCEPTED}") from None
-    if required > arguments or most < arguments or yields(call):
+    if required > arguments or most < arguments or is_generator_function(call):
         raise plugin_fault(f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}")
-    if any(hasattr(target, part) and yields(getattr(target, part)) for part in ("start", "stop")):
+    if any(hasattr(target, part) and is_generator_function(getattr(target, part)) for part in ("start", "stop")):
         raise plugin_fault(f"{name} has a start or stop with yield, which would never run; expected {_ACCEPTED}")
     return target
 
@@ -124,7 +124,7 @@ class _Passing:
 
     def result(self, result: Any) -> Any:
         """Return the middleware's result. Messages that it neither passed on nor decided about are retried."""
-        raise_returned(result)
+        raise_returned_decision(result)
         if self._passed is not None and -1 not in self._passed and not nobody_waits.get()():
             told = f"the middleware {self._name} did not pass on a message; to skip it, call batch.ack(message)"
             for index in set(range(len(self._batch))) - self._passed:
@@ -185,9 +185,11 @@ def load_strategy(group: str, settings: GroupConfig, namespace: str = "") -> all
 def _built_in(settings: GroupConfig, namespace: str) -> allocate.AllocateMessageQueueStrategy | None:
     if settings.allocate_strategy == "by_config":
         named = [(wrap_namespace(one.topic, namespace), one) for one in settings.allocate_queues]
-        return allocate.ByConfig(tuple(MessageQueue(topic, one.broker_name, one.queue_id) for topic, one in named))
+        return allocate.AllocateByConfig(
+            tuple(MessageQueue(topic, one.broker_name, one.queue_id) for topic, one in named)
+        )
     if settings.allocate_strategy == "by_machine_room":
-        return allocate.ByMachineRoom(frozenset(settings.machine_rooms))
+        return allocate.AllocateByMachineRoom(frozenset(settings.machine_rooms))
     return allocate.ALLOCATE_STRATEGIES.get(settings.allocate_strategy)
 
 
@@ -290,7 +292,7 @@ def _hook(name: str, entry_point: EntryPoint) -> Hook:
     if not any(methods.values()):
         raise plugin_fault(f"{entry_point.value} is not a hook; {_EXPECTED_HOOK}")
     for method, call in methods.items():
-        if call is not None and (not callable(call) or is_async(call) or yields(call)):
+        if call is not None and (not callable(call) or is_async(call) or is_generator_function(call)):
             raise plugin_fault(f"{entry_point.value} has a {method} that is not a plain method; expected def {method}")
     return Hook(name, **methods)
 

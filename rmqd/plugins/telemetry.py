@@ -32,10 +32,10 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_failures import not_acknowledged
+from rmqd.consumer.handling.handler_failures import failed_decisions
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.handler_api.batch import Batch, Outcome
-from rmqd.runtime.plain_text import encodable, text_of, traceback_of
+from rmqd.runtime.plain_text import escape_surrogates, text_of, traceback_of
 from rmqd.version import __version__
 from rmqd.wire.messages.message import Message
 
@@ -244,7 +244,7 @@ class GroupSpans:
             span.end()
 
     def _describe_end(self, span: trace.Span, batch: Batch, context: HookContext) -> None:
-        outcomes = Counter(decision.outcome for decision in not_acknowledged(batch, context.exception).values())
+        outcomes = Counter(decision.outcome for decision in failed_decisions(batch, context.exception).values())
         for outcome in (Outcome.RETRY, Outcome.DEAD_LETTER):
             if outcomes[outcome]:
                 span.set_attribute(f"rmqd.{outcome.value}_count", outcomes[outcome])
@@ -291,4 +291,4 @@ def _link_to_sender(message: Message) -> Link | None:
 
 def _name_of(kind: type) -> str:
     module = kind.__module__
-    return encodable(kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}")
+    return escape_surrogates(kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}")

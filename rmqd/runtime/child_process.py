@@ -53,7 +53,7 @@ class _ChildSetup:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ChildRequest:
     """A request of the parent. One ChildAnswer with the same number responds to it."""
 
     number: int
@@ -85,7 +85,7 @@ class ChildChannel:
         return cls(*await asyncio.open_connection(sock=sock))
 
     @classmethod
-    async def to_parent(cls, descriptor: int) -> tuple[Self, Request | None]:
+    async def to_parent(cls, descriptor: int) -> tuple[Self, ChildRequest | None]:
         """In a child: return the channel and the first request, after setting up the process; None if the parent has
         ended.
         """
@@ -104,11 +104,11 @@ class ChildChannel:
         if not self._writer.is_closing():  # writing would raise in uvloop
             self._writer.write(_framed(message))
 
-    def answer(self, request: Request, value: object = None) -> None:
+    def answer(self, request: ChildRequest, value: object = None) -> None:
         """In a child: send the result of a request."""
         self.post(ChildAnswer(request.number, value))
 
-    def refuse(self, request: Request, error: Exception) -> None:
+    def refuse(self, request: ChildRequest, error: Exception) -> None:
         """In a child: send the reasons why a request cannot be fulfilled."""
         if isinstance(error, ConfigError):
             problems = tuple(map(str, error.problems))
@@ -138,7 +138,7 @@ class ChildChannel:
             pass  # the other end closed first
 
 
-def send_at_once(descriptor: int, message: object) -> None:
+def send_without_loop(descriptor: int, message: object) -> None:
     """In a child that is about to kill itself: send its last message without the event loop, in any thread."""
     os.write(descriptor, _framed(ChildAnswer(0, message)))
 
@@ -227,7 +227,7 @@ class ChildProcess(Generic[Snapshot]):
         number = next(self._numbers)
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        self._channel.post(Request(number, action, argument))
+        self._channel.post(ChildRequest(number, action, argument))
         try:
             return await answer
         finally:
@@ -276,10 +276,10 @@ class ChildProcess(Generic[Snapshot]):
     def post(self, action: str, argument: object = None) -> None:
         """Send a request without waiting for the answer."""
         if not self.is_gone:
-            self._channel.post(Request(next(self._numbers), action, argument))
+            self._channel.post(ChildRequest(next(self._numbers), action, argument))
 
     async def end(self) -> str | None:
-        """Ask the child to stop, and end it. Returns the problem in words that follow its name, or None."""
+        """Ask the child to stop, and kill it if it does not. Returns the problem (to follow its name), or None."""
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.ask("stop")
@@ -321,7 +321,7 @@ class ChildProcess(Generic[Snapshot]):
         await asyncio.wait((self.reading, self._watching))
 
     def faults(self) -> str:
-        """Return the stacks that it wrote; empty if there was no fault."""
+        """Return the stacks that the child wrote when it crashed or hung; empty if it wrote none."""
         return os.pread(self._faults, os.fstat(self._faults).st_size, 0).decode(errors="replace")
 
     async def how(self) -> str:

@@ -83,8 +83,8 @@ _TICKS: Final = WeakKeyDictionary[asyncio.AbstractEventLoop, _Ticks]()
 TASKS_PER_TURN: Final = 50  # tasks between two turns of the event loop
 
 
-async def tick(clock: Clock, seconds: float, skip: Callable[[], bool] = lambda: False) -> None:
-    """Wait for at most this many seconds of the clock. All waits of this length in an event loop share one timer.
+async def wait_for_tick(clock: Clock, seconds: float, skip: Callable[[], bool] = lambda: False) -> None:
+    """Wait until the next tick, for at most `seconds`. All waits of this length in an event loop share one timer.
 
     If `skip` returns True then, the wait continues until the next tick.
 
@@ -144,15 +144,15 @@ class SystemClock:
         asyncio.get_running_loop().call_later(delay_seconds, callback, *args)
 
 
-RANDOM: Final = random.Random()  # a separate generator, because the program may have seeded the shared one
+JITTER_RANDOM: Final = random.Random()  # a separate generator, because the program may have seeded the shared one
 _MAX_DOUBLINGS: Final = 10
 
 
-def backoff_of(first_seconds: float, times: int, most_seconds: float) -> float:
+def backoff_seconds(first_seconds: float, times: int, most_seconds: float) -> float:
     """Return the delay after this many failures in a row. It doubles with each failure, up to `most_seconds`."""
     return min(first_seconds * float(1 << min(times - 1, _MAX_DOUBLINGS)), most_seconds)
 
 
-def jittered(seconds: float, least: float = 0.75, most: float = 1.25) -> float:
+def with_jitter(seconds: float, least: float = 0.75, most: float = 1.25) -> float:
     """Return the delay with random jitter, so that clients of one broker do not all retry at once."""
-    return seconds * RANDOM.uniform(least, most)
+    return seconds * JITTER_RANDOM.uniform(least, most)

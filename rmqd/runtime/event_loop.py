@@ -3,7 +3,7 @@
 Garbage is also collected when the process's memory grows. A handler's `except ValueError as error: kept = error`
 creates a reference cycle of a few objects. The cycle keeps the message alive, and with it the whole pull response: a
 megabyte and more. Python's collector counts objects, and the daemon makes it run only every 50,000 objects
-(`settle_garbage_collection`), because messages create no cycles. Until then such garbage could take gigabytes. So
+(`enable_gc_after_start`), because messages create no cycles. Until then such garbage could take gigabytes. So
 memory is collected when it has grown by half, and by at least 64 MiB, since the last collection. While it does not
 grow, this costs nothing.
 
@@ -63,27 +63,29 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
 
 
-TICK_SECONDS: Final = 0.1
-QUIET_TICK_SECONDS: Final = 0.25  # longer interval while memory does not grow, so that an idle daemon rarely wakes
+MEMORY_CHECK_SECONDS: Final = 0.1
+QUIET_MEMORY_CHECK_SECONDS: Final = (
+    0.25  # longer interval while memory does not grow, so that an idle daemon rarely wakes
+)
 NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
 MIN_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
-CAN_BE_WATCHED: Final = _STATM.exists()
+CAN_READ_MEMORY: Final = _STATM.exists()
 """Whether the system shows the process's memory in /proc, as Linux does."""
 
 
 async def collect_as_memory_grows() -> None:
     """Watch the memory until cancelled. If the system does not show it, only wait to be cancelled."""
-    if not CAN_BE_WATCHED:
+    if not CAN_READ_MEMORY:
         await asyncio.get_running_loop().create_future()
     statm = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
     try:
         floor = now = _resident_bytes(statm)
         is_growing = False
         while True:
-            await asyncio.sleep(TICK_SECONDS if is_growing else QUIET_TICK_SECONDS)
+            await asyncio.sleep(MEMORY_CHECK_SECONDS if is_growing else QUIET_MEMORY_CHECK_SECONDS)
             before, now = now, _resident_bytes(statm)
             is_growing = now - before > NOTABLE_GROWTH_BYTES
             if now - floor > max(MIN_GROWTH_BYTES, floor // 2):
@@ -115,17 +117,17 @@ Result = TypeVar("Result")
 
 # Messages create no reference cycles, so Python's default of one collection per 700 objects is wasteful; see also
 # `garbage`.
-GC_THRESHOLD = 50_000 if CAN_BE_WATCHED else 2_000
+GC_THRESHOLD = 50_000 if CAN_READ_MEMORY else 2_000
 THREAD_PATIENCE_SECONDS = 0.5
 LEFTOVER_SECONDS = 1.0
 
 
-def postpone_gc() -> None:
+def disable_gc_for_start() -> None:
     """Turn the collector off during the start: imported objects stay, and collections would scan them repeatedly."""
     gc.disable()
 
 
-def settle_garbage_collection() -> None:
+def enable_gc_after_start() -> None:
     """Turn the collector on after the start. All objects so far are frozen, so that it never scans them again.
 
     They are not collected first: of 90,000 objects only 900 are garbage, and scanning them would delay the first
@@ -139,7 +141,7 @@ def settle_garbage_collection() -> None:
 SLICE_SIZE: Final = 200
 
 
-async def slices(items: Iterable[T], size: int = SLICE_SIZE) -> AsyncIterator[list[T]]:
+async def in_slices(items: Iterable[T], size: int = SLICE_SIZE) -> AsyncIterator[list[T]]:
     """Yield the items in lists of `size`, with a turn of the event loop after each, so that long work blocks nothing.
 
     A generator as `items` computes each item in the turn that yields it.

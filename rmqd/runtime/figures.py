@@ -113,7 +113,7 @@ def figures_of(snapshot: Any) -> Mapping[str, Figure]:
     return {one.name: one.metadata[_FIGURE] for one in fields(snapshot) if _FIGURE in one.metadata}
 
 
-def merged(one: T, other: T, base: T | None = None, *, gauges: bool = True, counters: bool = True) -> T:
+def merge_two(one: T, other: T, base: T | None = None, *, gauges: bool = True, counters: bool = True) -> T:
     """Merge two snapshots. Figures without a rule are copied from `base`, or from `one` without `base`."""
     values = {
         name: figure.rule(getattr(one, name), getattr(other, name))
@@ -125,7 +125,7 @@ def merged(one: T, other: T, base: T | None = None, *, gauges: bool = True, coun
 
 def add_counters(one: T, past: T | None) -> T:
     """Return a snapshot plus the counters of an ended consumer or process."""
-    return one if past is None else merged(one, past, gauges=False)
+    return one if past is None else merge_two(one, past, gauges=False)
 
 
 def sum_of_known(values: Iterable[int | None]) -> int | None:
@@ -139,8 +139,8 @@ def largest_known(values: Iterable[float | None]) -> float | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def known(rule: Rule) -> Rule:
-    """Return a rule for values that may be None, which means not known: the rule for two known values."""
+def if_known(rule: Rule) -> Rule:
+    """Return a rule for values of which None means unknown. It applies `rule` only to two known values."""
 
     def merge(one: Any, other: Any) -> Any:
         return other if one is None else one if other is None else rule(one, other)

@@ -2,7 +2,7 @@
 
 A command's module needs the client, the configuration or Spark when its command runs, not for its help:
 
-    with lazily():
+    with import_lazily():
         from rmqd.operate.queries import group_queries
 
 A name inside a module (`from module import name`) is read at once, so such an import would not be lazy.
@@ -76,7 +76,7 @@ _FINDER: Final = LazyFinder()
 
 
 @contextmanager
-def lazily() -> Iterator[None]:
+def import_lazily() -> Iterator[None]:
     """Import modules of rmqd when they are first used. For the main thread, at the start of a process."""
     sys.meta_path.insert(0, _FINDER)
     try:

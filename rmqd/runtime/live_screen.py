@@ -15,7 +15,7 @@ from rich.text import Text
 
 
 class AlternateScreen:
-    """Pictures that are drawn over each other. The terminal's previous content is restored at the end."""
+    """The terminal while a command draws one picture over the other. `stop` restores the previous content."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)

@@ -72,7 +72,7 @@ async def _called_in(thread: _OwnThread, function: Callable[[], T]) -> T:
         del error  # its traceback refers to this frame: only the garbage collector would free them
 
 
-async def call_either(function: Callable[[], Any]) -> Any:
+async def call_sync_or_async(function: Callable[[], Any]) -> Any:
     """Call a function: in the event loop if it is asynchronous, otherwise in a thread. Returns its result or raises its
     exception.
     """
@@ -83,7 +83,7 @@ async def call_either(function: Callable[[], Any]) -> Any:
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
-    """Call back in the loop's thread. Does nothing if the loop has ended."""
+    """Schedule `callback` in the thread of an event loop. Does nothing if the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback)
 
@@ -127,10 +127,10 @@ def _call(
         outcome: tuple[object, BaseException | None] = function(), None
     except BaseException as error:  # noqa: BLE001  passed to the caller
         outcome = None, error
-    call_in_loop(loop, partial(resolve, future, outcome))
+    call_in_loop(loop, partial(set_result_or_exception, future, outcome))
 
 
-def resolve(future: asyncio.Future[Any], result: object) -> None:
+def set_result_or_exception(future: asyncio.Future[Any], result: object) -> None:
     """Set a result, which may be an exception: `set_exception` refuses some, and asyncio may report them."""
     if not future.done():
         future.set_result(result)

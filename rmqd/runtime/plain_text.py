@@ -29,7 +29,7 @@ class RemoteFailure:
     told_traceback = ""
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """Return the text with lone surrogates escaped: JSON may contain them, but UTF-8 cannot encode them."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
@@ -44,7 +44,7 @@ def text_of(value: object, make: Callable[[Any], str] = str) -> str:
         text = str.__str__(make(value))  # a plain string, also if the result's class inherits from str
     except BaseException:  # noqa: BLE001  foreign code, whose failure must not matter
         return f"<{class_name(value)} without a text>"
-    return hidden(encodable(text))
+    return hide_secrets(escape_surrogates(text))
 
 
 def duration(seconds: float) -> str:
@@ -60,12 +60,12 @@ def duration(seconds: float) -> str:
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "min"))
 
 
-def count(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Return a count with its noun: `1 queue`, `2 queues`, `1,000 queues`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def age(seconds: float | None) -> str:
+def format_age(seconds: float | None) -> str:
     """Return an age for a table, in at most six characters: `0s`, `0.4s`, `12s`, `7m12s`, `3h05m`, `2d23h`."""
     if seconds is None:
         return "-"
@@ -94,7 +94,7 @@ def traceback_tail(error: BaseException, lines: int, characters: int) -> tuple[s
         text = _told(error) or "".join(traceback.format_exception(error, limit=-lines, chain=False))
     except BaseException:  # noqa: BLE001  foreign code: the exception's attributes are read
         text = describe(error)
-    return tuple(encodable(line[:characters]) for line in hidden(text).rstrip().splitlines()[-lines:])
+    return tuple(escape_surrogates(line[:characters]) for line in hide_secrets(text).rstrip().splitlines()[-lines:])
 
 
 def traceback_of(error: BaseException) -> str:
@@ -103,7 +103,7 @@ def traceback_of(error: BaseException) -> str:
         text = _told(error) or "".join(traceback.format_exception(error))
     except BaseException:  # noqa: BLE001  foreign code: the exception's attributes are read
         return describe(error)
-    return hidden(encodable(text))
+    return hide_secrets(escape_surrogates(text))
 
 
 def _told(error: BaseException) -> str:
@@ -133,18 +133,18 @@ def printable_lines(text: str) -> str:
 
 def printable_values(value: Any) -> Any:
     """Return a JSON document with all its texts made printable."""
-    return with_texts(value, printable)
+    return map_texts(value, printable)
 
 
-def with_texts(value: Any, change: Callable[[str], str]) -> Any:
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
     """Return a JSON document with its texts replaced by `change`, except the keys."""
     match value:
         case str():
             return change(value)
         case list():
-            return [with_texts(member, change) for member in value]
+            return [map_texts(member, change) for member in value]
         case dict():
-            return {key: with_texts(member, change) for key, member in value.items()}
+            return {key: map_texts(member, change) for key, member in value.items()}
         case _:
             return value
 
@@ -200,11 +200,11 @@ def hide_possible_secret(value: str) -> str:
 
     It is only hidden in other texts if it looks like a key: an operator needs the names of tables and hosts.
     """
-    hide_parts(value)
+    hide_secrets_of_setting(value)
     return hide_secret(value) if re.fullmatch(_LIKE_A_KEY, value) else HIDDEN
 
 
-def hide_parts(text: str) -> str:
+def hide_secrets_of_setting(text: str) -> str:
     """Return a configured text without its secrets: user, path and query of a URL, and values after secret names."""
 
     def of_url(url: re.Match[str]) -> str:
@@ -218,10 +218,10 @@ def hide_parts(text: str) -> str:
 
     for pattern in (_IN_CONFIGURATION, _CREDENTIALS):
         text = re.sub(pattern, lambda found: found[1] + hide_secret(found[2]), text)
-    return hidden(re.sub(_URL, of_url, text))
+    return hide_secrets(re.sub(_URL, of_url, text))
 
 
-def hidden(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """Return the text without known secrets, users of URLs, and values after names such as `password=`."""
     if known_secrets:
         if text in known_secrets:

@@ -92,22 +92,22 @@ def _format(amount: float, units: dict[str, int], zero: str) -> str:
 _BARE_WORD: Final = re.compile(r"[\w.-]+")
 
 
-class EnvText(str):
+class SubstitutedText(str):
     """Text from a `${...}`. It may stand for a number or a flag. It may be a secret, so errors do not show it."""
 
     __slots__ = ()
 
 
-def wrong(what: str, accepted: str) -> PydanticCustomError:
+def value_error(what: str, accepted: str) -> PydanticCustomError:
     """Return an error with the problem of a value, and the expected form."""
     from pydantic_core import PydanticCustomError
 
     return PydanticCustomError("rmqd", "{text}", {"text": f"{what}; expected {accepted}"})
 
 
-def show(value: object) -> str:
+def show_value(value: object) -> str:
     """Return a value as error messages show it."""
-    if isinstance(value, EnvText):
+    if isinstance(value, SubstitutedText):
         return "the substituted value"
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -121,9 +121,9 @@ def show(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def as_list(value: object) -> str:
-    """Return how to write a list, for a user who wrote one value: with that value if it is one word and no secret."""
-    given = None if isinstance(value, EnvText | bool) or not isinstance(value, str | int) else str(value)
+def list_example(value: object) -> str:
+    """Return an example of a list for an error about a single value: with the value itself, if it may be shown."""
+    given = None if isinstance(value, SubstitutedText | bool) or not isinstance(value, str | int) else str(value)
     return f"[{given}]" if given is not None and _BARE_WORD.fullmatch(given) else "[a, b]"
 
 
@@ -182,8 +182,8 @@ def with_kinds(options: type[T]) -> type[T]:
     return options
 
 
-def key_of(field_name: str) -> str:
-    """Return the key of a field. Names of fields have a unit, but the values of keys have it themselves."""
+def key_of_field(field_name: str) -> str:
+    """Return the key of a field: its name without the unit, because the unit is part of a key's value."""
     return field_name.removesuffix("_seconds").removesuffix("_bytes")
 
 
@@ -205,10 +205,10 @@ class Integer(ValueKind):
             return self.word
         number = _substituted(value, int)
         if isinstance(number, bool) or not isinstance(number, int):
-            raise wrong(f"{show(value)} is not a whole number", self._accepted())
+            raise value_error(f"{show_value(value)} is not a whole number", self._accepted())
         if number in self.also or (number >= self.minimum and (self.maximum is None or number <= self.maximum)):
             return number
-        raise wrong(f"{number} is out of range", self._accepted())
+        raise value_error(f"{number} is out of range", self._accepted())
 
     def json_schema(self) -> dict[str, Any]:
         number: dict[str, Any] = {"type": "integer", "minimum": self.minimum}
@@ -232,10 +232,10 @@ class Share(ValueKind):
     def check(self, value: object) -> float:
         number = _substituted(value, float)
         if isinstance(number, bool) or not isinstance(number, int | float):
-            raise wrong(f"{show(value)} is not a number", self.accepted)
+            raise value_error(f"{show_value(value)} is not a number", self.accepted)
         if 0 <= number <= 1:
             return float(number)
-        raise wrong(f"{number} is out of range", self.accepted)
+        raise value_error(f"{number} is out of range", self.accepted)
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"type": "number", "minimum": 0, "maximum": 1})
@@ -248,9 +248,9 @@ class Flag(ValueKind):
     def check(self, value: object) -> bool:
         if isinstance(value, bool):
             return value
-        if isinstance(value, EnvText) and value.lower() in ("true", "false"):
+        if isinstance(value, SubstitutedText) and value.lower() in ("true", "false"):
             return value.lower() == "true"
-        raise wrong(f"{show(value)} is neither true nor false", "true or false")
+        raise value_error(f"{show_value(value)} is neither true nor false", "true or false")
 
     def json_schema(self) -> dict[str, Any]:
         return or_substituted({"type": "boolean"})
@@ -266,16 +266,16 @@ class Text(ValueKind):
     pattern: str = ""
 
     def check(self, value: object) -> str:
-        shown = "the value" if self.secret else show(value)
+        shown = "the value" if self.secret else show_value(value)
         if not isinstance(value, str):
             # Numbers are not accepted as text, because YAML would change 0123 and 1e3.
             quote = ", in quotes" if isinstance(value, int | float) else ""
-            raise wrong(f"{shown} is not text", f"{self.accepted}{quote}")
+            raise value_error(f"{shown} is not text", f"{self.accepted}{quote}")
         if "\0" in value:
             # names of files, hosts and topics never contain it
-            raise wrong(f"{shown} has a NUL character", self.accepted)
+            raise value_error(f"{shown} has a NUL character", self.accepted)
         if self.rule is not None and not self.rule(value):
-            raise wrong(f"{shown} is not valid", self.accepted)
+            raise value_error(f"{shown} is not valid", self.accepted)
         return str(value)
 
     def json_schema(self) -> dict[str, Any]:
@@ -291,7 +291,7 @@ class Choice(ValueKind):
     def check(self, value: object) -> str:
         if isinstance(value, str) and value in self.words:
             return str(value)
-        raise wrong(f"{show(value)} is not a choice", self.accepted)
+        raise value_error(f"{show_value(value)} is not a choice", self.accepted)
 
     @property
     def accepted(self) -> str:
@@ -315,10 +315,10 @@ class Duration(ValueKind):
         try:
             milliseconds = parse_duration_ms(value)
         except ValueError as error:
-            raise wrong(_quantity_error(value, error), self._accepted()) from None
+            raise value_error(_quantity_error(value, error), self._accepted()) from None
         if low <= milliseconds <= high:
             return milliseconds / 1000
-        raise wrong(f"{show(value)} is out of range", self._accepted())
+        raise value_error(f"{show_value(value)} is out of range", self._accepted())
 
     def written(self, value: Any) -> Any:
         return format_duration(value * 1000) if isinstance(value, int | float) else value
@@ -340,15 +340,15 @@ class Size(ValueKind):
     unlimited: bool = False
 
     def check(self, value: object) -> int:
-        if self.unlimited and (value == "-1" if isinstance(value, EnvText) else value == -1):
+        if self.unlimited and (value == "-1" if isinstance(value, SubstitutedText) else value == -1):
             return -1
         try:
             size_bytes = parse_size_bytes(value)
         except ValueError as error:
-            raise wrong(_quantity_error(value, error), self._accepted()) from None
+            raise value_error(_quantity_error(value, error), self._accepted()) from None
         if parse_size_bytes(self.minimum) <= size_bytes <= parse_size_bytes(self.maximum):
             return size_bytes
-        raise wrong(f"{show(value)} is out of range", self._accepted())
+        raise value_error(f"{show_value(value)} is out of range", self._accepted())
 
     def written(self, value: Any) -> Any:
         return format_size(value) if isinstance(value, int) and value >= 0 else value
@@ -371,8 +371,8 @@ class HookNames(ValueKind):
             return str(value)
         if isinstance(value, list) and value and all(isinstance(name, str) and name for name in value):
             return tuple(map(str, value))
-        what = f"{show(value)} is not a list of hooks" if value != [] else "the list is empty"
-        raise wrong(what, f"all | none | a list such as {as_list(value)}")
+        what = f"{show_value(value)} is not a list of hooks" if value != [] else "the list is empty"
+        raise value_error(what, f"all | none | a list such as {list_example(value)}")
 
     def json_schema(self) -> dict[str, Any]:
         names = {"type": "array", "items": {"type": "string"}, "minItems": 1}
@@ -387,9 +387,13 @@ def or_substituted(*choices: dict[str, Any]) -> dict[str, Any]:
 def _substituted(value: object, make: Callable[[str], T]) -> object:
     """Return the number in a text from `${...}`, if it is one. Other values are unchanged."""
     with contextlib.suppress(ValueError):
-        return make(value) if isinstance(value, EnvText) else value
+        return make(value) if isinstance(value, SubstitutedText) else value
     return value
 
 
 def _quantity_error(value: object, error: ValueError) -> str:
-    return f"{show(value)} is not valid" if isinstance(value, EnvText | bool | dict | list | None) else str(error)
+    return (
+        f"{show_value(value)} is not valid"
+        if isinstance(value, SubstitutedText | bool | dict | list | None)
+        else str(error)
+    )

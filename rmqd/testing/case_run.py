@@ -27,7 +27,7 @@ from rmqd.consumer.handling.send_back import RMQD_REASON
 from rmqd.errors import ConfigError, RmqdError
 from rmqd.plugins.entry_points import object_at, why
 from rmqd.plugins.option_form import PluginFaultError
-from rmqd.runtime.value_kinds import Duration, Integer, Text, ValueKind, show, wrong
+from rmqd.runtime.value_kinds import Duration, Integer, Text, ValueKind, show_value, value_error
 from rmqd.testing.chaos.chaos_report import NotRepeatableError
 from rmqd.testing.chaos.chaos_search import Chaos, ChaosSeesLessWarning
 from rmqd.testing.handler_run import Attempt, RunResult
@@ -49,7 +49,9 @@ class BodyForm(ValueKind):
         if isinstance(value, str | dict | list):
             return as_bytes(value)
         quote = ", in quotes" if isinstance(value, int | float) else ""
-        raise wrong(f"{show(value)} is not a body", f"text{quote}, or a mapping or a list, which is sent as JSON")
+        raise value_error(
+            f"{show_value(value)} is not a body", f"text{quote}, or a mapping or a list, which is sent as JSON"
+        )
 
 
 class NameForm(ValueKind):
@@ -58,7 +60,9 @@ class NameForm(ValueKind):
     def check(self, value: object) -> str:
         if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
             return str(value)
-        raise wrong(f"{show(value)} is not the name of a message", "a message's keys, or its number, counted from 1")
+        raise value_error(
+            f"{show_value(value)} is not the name of a message", "a message's keys, or its number, counted from 1"
+        )
 
 
 class DeadLettersForm(ValueKind):
@@ -69,7 +73,9 @@ class DeadLettersForm(ValueKind):
             return {NameForm().check(name): "" for name in value}
         if isinstance(value, dict) and all(isinstance(reason, str) for reason in value.values()):
             return dict(value)
-        raise wrong(f"{show(value)} is not accepted", "a list of messages, or a mapping of messages to their reasons")
+        raise value_error(
+            f"{show_value(value)} is not accepted", "a list of messages, or a mapping of messages to their reasons"
+        )
 
 
 class MessageCase(ConfigSection):
@@ -205,7 +211,7 @@ def _base(file: Path, model: CasesConfig, node: Node, config: Path | None) -> tu
         return re.sub(r"[^\w-]", "-", file.name.removesuffix(CASES_FILE_SUFFIX), flags=re.ASCII), node
     if not isinstance(node, Scalar) or not isinstance(node.value, str):
         raise ConfigError(
-            [ConfigProblem(node.place, ("group",), f"{show(model.group)} is not a group; expected {_GROUP_FORM}")]
+            [ConfigProblem(node.place, ("group",), f"{show_value(model.group)} is not a group; expected {_GROUP_FORM}")]
         )
     try:
         path = file.parent / model.config if model.config else find_config(config)
@@ -234,7 +240,7 @@ def _function(model: CasesConfig, data: ConfigData, key: str) -> Callable[[], ob
         place = data.places.of_key((key,))
         raise ConfigError([ConfigProblem(place, (key,), fault.message) for fault in error.faults]) from None
     if not callable(found):
-        message = f"{name} is {show(found)}; expected a function without arguments"
+        message = f"{name} is {show_value(found)}; expected a function without arguments"
         raise ConfigError([ConfigProblem(data.places.of_key((key,)), (key,), message)])
     function: Callable[[], object] = found
     return function

@@ -17,8 +17,8 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_failures import EXPIRED, default_decision
-from rmqd.consumer.handling.handler_threads import UnusableHandlerError, with_checks
+from rmqd.consumer.handling.handler_failures import CALL_EXPIRED, default_decision
+from rmqd.consumer.handling.handler_threads import UnusableHandlerError, with_result_checks
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.push_consumer import PushConsumer
@@ -117,7 +117,7 @@ class CallRecorder:
     def result(self, dead_letters: Iterable[Message], elapsed_seconds: float) -> RunResult:
         """Return the result. The last attempt of a message decides its outcome; earlier attempts were retried."""
         for batch, _, calls in list(self.handling.values()):  # expired calls that have not returned
-            _note(batch, calls, None, default_decision(EXPIRED, batch))
+            _note(batch, calls, None, default_decision(CALL_EXPIRED, batch))
         dead = tuple(dead_letters)
         dead_ids, last = {message.msg_id for message in dead}, {}
         calls = [call for call in self.calls if call.is_attempt]
@@ -177,7 +177,7 @@ class HandlerRun:
         self._group = options.group
         self._recorder = CallRecorder(clock.wall, comes_again=options.message_model != "broadcasting")
         self._client = ClientInstance(ClientOptions(nameservers=(rocketmq.nameserver,)), clock=clock)
-        self._consumer = PushConsumer(options, with_checks(handler), self._client, [self._recorder.hook()])
+        self._consumer = PushConsumer(options, with_result_checks(handler), self._client, [self._recorder.hook()])
 
     async def run(self, timeout_seconds: float, until: Callable[[], object] | None = None) -> RunResult:
         """Run until nothing is left to do, or until `until` returns a true value.

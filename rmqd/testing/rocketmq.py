@@ -20,11 +20,11 @@ from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, emb
 from rmqd.client.api.send_requests import SendResult
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_hash, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_hash, select_by_id
 from rmqd.errors import RmqdError
 from rmqd.plugins.handler_catalogue import load_canary, with_canary
 from rmqd.runtime.event_loop import close_loop, run_loop_until
-from rmqd.runtime.logs.log_setup import log_by_logging
+from rmqd.runtime.logs.log_setup import use_standard_logging
 from rmqd.runtime.plain_text import duration
 from rmqd.testing.handler_run import HandlerRun, RunResult
 from rmqd.testing.message_factory import Body, as_bytes, as_properties, messages_of
@@ -109,7 +109,7 @@ def logs_by_logging() -> Iterator[None]:
 
     If structlog is already configured, for example by the tested program, it is not changed.
     """
-    if not log_by_logging():
+    if not use_standard_logging():
         yield
         return
     try:
@@ -192,7 +192,13 @@ class RocketMQ:
             delay_level=delay_level,
             sharding_key=sharding_key,
         )
-        selector = by_id(queue_id, "") if queue_id is not None else by_hash(sharding_key) if sharding_key else None
+        selector = (
+            select_by_id(queue_id, "")
+            if queue_id is not None
+            else select_by_hash(sharding_key)
+            if sharding_key
+            else None
+        )
         return self._run(lambda: self._client.producer.send(message, selector=selector))
 
     def messages(self, topic: str) -> list[Message]:

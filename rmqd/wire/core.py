@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol, cast
 from zlib import crc32
 
-SOURCE: Final = Path(__file__).with_name("native.c")
+NATIVE_SOURCE: Final = Path(__file__).with_name("native.c")
 PlainHeader = tuple[int, int, int | None, int | None, dict[str, str] | None, str | None, str | None]
 
 
@@ -44,7 +44,7 @@ class NativeCore(Protocol):
         """
 
 
-def load() -> NativeCore | None:
+def load_native_core() -> NativeCore | None:
     """Return the native core; None if it is turned off, not built, or built from another version of its source."""
     if os.environ.get("RMQD_CORE") == "python":
         return None
@@ -52,11 +52,11 @@ def load() -> NativeCore | None:
         native = importlib.import_module("rmqd.wire.native")
     except ImportError:  # built without a C compiler
         return None
-    is_stale = SOURCE.exists() and getattr(native, "source_crc", None) != crc32(SOURCE.read_bytes())
+    is_stale = NATIVE_SOURCE.exists() and getattr(native, "source_crc", None) != crc32(NATIVE_SOURCE.read_bytes())
     return None if is_stale else cast(NativeCore, native)
 
 
-native = load()
+native = load_native_core()
 """Read where it is used, so that tests can replace it."""
 
 

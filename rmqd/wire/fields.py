@@ -55,7 +55,7 @@ class LazyDataclass:
 
 @dataclass(frozen=True, slots=True)
 class WireName:
-    """Part of a field's annotation: its wire name, if that differs from its own name in camel case."""
+    """An annotation of a field whose wire name is not the field's own name in camel case."""
 
     name: str
 
@@ -141,7 +141,7 @@ def as_list(value: object, what: str) -> list[Any]:
     raise _wrong(what, "a list", value)
 
 
-def text(data: dict[Any, Any], name: str) -> str:
+def required_text(data: dict[Any, Any], name: str) -> str:
     """Return a required field that holds a string."""
     return as_text(data.get(name), name)
 
@@ -152,17 +152,17 @@ def optional_text(data: dict[Any, Any], name: str) -> str | None:
     return None if value is None else as_text(value, name)
 
 
-def integer(data: dict[Any, Any], name: str) -> int:
+def required_integer(data: dict[Any, Any], name: str) -> int:
     """Return a required field that holds an integer."""
     return as_integer(data.get(name), name)
 
 
-def items(data: dict[Any, Any], name: str) -> list[Any]:
+def optional_list(data: dict[Any, Any], name: str) -> list[Any]:
     """Return a field that holds a list; empty if it is missing."""
     return as_list(data.get(name), name)
 
 
-def mapping(data: dict[Any, Any], name: str) -> dict[Any, Any]:
+def optional_object(data: dict[Any, Any], name: str) -> dict[Any, Any]:
     """Return a field that holds an object; empty if it is missing."""
     value = data.get(name)
     return {} if value is None else as_object(value, name)

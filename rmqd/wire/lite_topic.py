@@ -2,7 +2,8 @@
 
 A message for a lite topic is sent to its parent topic with the property `__LITE_TOPIC`. The broker stores it in the
 parent topic, and also adds it to the lite topic's own queue. That queue has its own offsets and the name that
-`queue_of` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo; RecallMessageHandle for timer messages.
+`lite_topic_queue` returns. Java: LiteUtil, ExtraInfoUtil.parseLiteOrderCountInfo; RecallMessageHandle for timer
+messages.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from rmqd.wire.fields import parse_integer
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import LIGHT_QUEUE_ID, LMQ_PREFIX
 
-BIND_TOPIC: Final = "lite.bind.topic"
-WILDCARD: Final = "lite.sub.wildcard"
-MODEL: Final = "lite.sub.model"
+BIND_TOPIC_ATTRIBUTE: Final = "lite.bind.topic"
+WILDCARD_ATTRIBUTE: Final = "lite.sub.wildcard"
+MODEL_ATTRIBUTE: Final = "lite.sub.model"
 """Attributes of a group: its parent topic, whether it wants all lite topics there, and how its members share them."""
-SHARED: Final = "Shared"
-EXCLUSIVE: Final = "Exclusive"
+SHARED_MODEL: Final = "Shared"
+EXCLUSIVE_MODEL: Final = "Exclusive"
 
 MAX_LITE_TOPIC_LENGTH: Final = 64  # maxLiteTopicLength of the gRPC proxy
-SEPARATOR: Final = "$"
+LITE_TOPIC_SEPARATOR: Final = "$"
 
 
 def check_lite_topic(name: str) -> None:
@@ -35,19 +36,23 @@ def check_lite_topic(name: str) -> None:
         raise InvalidNameError(f"a lite topic's name may contain letters, digits and % | _ - only: {name!r}")
 
 
-def queue_of(parent_topic: str, lite_topic: str, broker_name: str) -> MessageQueue:
+def lite_topic_queue(parent_topic: str, lite_topic: str, broker_name: str) -> MessageQueue:
     """Return the queue of a lite topic on a broker. Brokers store its offsets under this name."""
-    return MessageQueue(f"{LMQ_PREFIX}{SEPARATOR}{parent_topic}{SEPARATOR}{lite_topic}", broker_name, LIGHT_QUEUE_ID)
+    return MessageQueue(
+        f"{LMQ_PREFIX}{LITE_TOPIC_SEPARATOR}{parent_topic}{LITE_TOPIC_SEPARATOR}{lite_topic}",
+        broker_name,
+        LIGHT_QUEUE_ID,
+    )
 
 
-def parent_of(topic: str) -> str | None:
+def parent_topic_of(topic: str) -> str | None:
     """Return the parent topic if `topic` is the name of a lite topic's queue, else None."""
-    begin = f"{LMQ_PREFIX}{SEPARATOR}"
-    parent, separator, lite_topic = topic.removeprefix(begin).partition(SEPARATOR)
+    begin = f"{LMQ_PREFIX}{LITE_TOPIC_SEPARATOR}"
+    parent, separator, lite_topic = topic.removeprefix(begin).partition(LITE_TOPIC_SEPARATOR)
     return parent if topic.startswith(begin) and separator and parent and lite_topic else None
 
 
-def parse_tries(text: str | None, messages: int) -> list[int]:
+def parse_pop_counts(text: str | None, messages: int) -> list[int]:
     """Return how often each message was popped before, from the ext field orderCountInfo of a lite pop's response.
 
     An entry is the number alone, or the last of three words. Raises ProtocolError.

@@ -28,7 +28,7 @@ class MessageQueue(NamedTuple):
         return f"{self.topic}@{self.broker_name}:{self.queue_id}"
 
     def without(self, namespace: str) -> MessageQueue:
-        """Return the queue with its topic as handlers know it."""
+        """Return the queue, with the topic's name without the namespace, as handlers know it."""
         if not namespace:
             return self
         return MessageQueue(unwrap_namespace(self.topic, namespace), self.broker_name, self.queue_id)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rmqd.consumer.health.causes import CAUSES, found
+from rmqd.consumer.health.causes import CAUSES, make_problem
 from rmqd.errors import ExitCode
 from tests.cli.cluster import Cluster
 from tests.cli.in_process import rmqd
@@ -24,7 +24,7 @@ MQADMIN = {
 
 
 def commands(cause: str) -> list[list[str]]:
-    step = found(cause, "", group="mailer", topic="orders").next
+    step = make_problem(cause, "", group="mailer", topic="orders").next
     return [shlex.split(command) for command in COMMAND.findall(step)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.allocate import ByConfig
+from rmqd.consumer.allocate import AllocateByConfig
 from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.message_queue import MessageQueue
 from tests.config.configuration import load, problems
@@ -119,5 +119,5 @@ groups:
 """
     options = consumer_options(load(text), "mailer")
     assert (options.group, list(options.subscriptions), options.namespace) == ("shop%mailer", ["shop%orders"], "shop")
-    own = ByConfig((MessageQueue("shop%orders", "b", 0), MessageQueue("%RETRY%shop%mailer", "b", 0)))
+    own = AllocateByConfig((MessageQueue("shop%orders", "b", 0), MessageQueue("%RETRY%shop%mailer", "b", 0)))
     assert options.allocate_strategy.function == own

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from rmqd.config.load import given_config, hide_options, load_config, shown_config
-from rmqd.runtime.plain_text import HIDDEN, hidden
+from rmqd.runtime.plain_text import HIDDEN, hide_secrets
 
 CONFIG = """
 nameserver: 10.0.0.1:9876
@@ -82,4 +82,4 @@ class KeyedOptions(BaseModel):
 
 def test_an_option_may_be_called_keys() -> None:
     hide_options({}, KeyedOptions(keys=[SecretStr("KEYSECRET")]))
-    assert hidden("with KEYSECRET") == f"with {HIDDEN}"
+    assert hide_secrets("with KEYSECRET") == f"with {HIDDEN}"

@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.consumer.consumer_options import Subscription
 from rmqd.errors import LiteTopicsRefusedError
-from rmqd.wire.lite_topic import queue_of
+from rmqd.wire.lite_topic import lite_topic_queue
 from tests.conformance import behaviour
 from tests.consumer.members import member
 from tests.rocketmq import ClusterError, RealCluster, rpc
@@ -32,7 +32,7 @@ def store(cluster: RealCluster, parent: str, *keys: str, queue: int | None = Non
 
 async def acknowledged(cluster: RealCluster, group: str, parent: str, lite_topic: str, offset: int) -> None:
     """Wait until the broker has this offset of the group in a lite topic."""
-    topic = queue_of(parent, lite_topic, "broker-a").topic
+    topic = lite_topic_queue(parent, lite_topic, "broker-a").topic
     fields = {"consumerGroup": group, "topic": topic, "queueId": 0, "setZeroIfNotFound": "false"}
 
     def stored() -> bool:

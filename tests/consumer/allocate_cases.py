@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
+    AllocateByConfig,
+    AllocateByMachineRoom,
     AllocateError,
     AllocateMessageQueueStrategy,
-    ByConfig,
-    ByMachineRoom,
 )
 from rmqd.wire.message_queue import MessageQueue
 
@@ -46,9 +46,9 @@ class Case:
 
     def _strategy(self) -> AllocateMessageQueueStrategy:
         if self.strategy == "by_config":
-            return ByConfig(self.allocated)
+            return AllocateByConfig(self.allocated)
         if self.strategy == "by_machine_room":
-            return ByMachineRoom(frozenset(self.rooms))
+            return AllocateByMachineRoom(frozenset(self.rooms))
         return ALLOCATE_STRATEGIES[self.strategy]
 
 

@@ -50,11 +50,11 @@ def queue(broker: ScriptedBroker) -> MessageQueue:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """The waits after errors are Java's; here they would only take time."""
-    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.FAILED_PULL_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pull.offset_moves.SUSPECT_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.RECHECK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.PROBE_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pulled_queue.RECHECK_INTERVAL_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Not for a clock that flows: its members would do nothing else.
     """
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.MIN_INTERVAL_SECONDS", 0.02)
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.MIN_PASS_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_PASS_INTERVAL_SECONDS", 0.02)
     monkeypatch.setattr("rmqd.client.routing.route_table.REFRESH_GAP_SECONDS", 0.02)
     monkeypatch.setattr("rmqd.client.routing.route_table.UNKNOWN_TOPIC_FIRST_SECONDS", 0.02)
 

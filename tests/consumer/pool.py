@@ -25,7 +25,7 @@ from rmqd.consumer.stats.counters import CanaryStats, TopicStats
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import value_by
+from rmqd.wire.messages.properties import value_reader
 from tests.consumer.blocks import block_of, keyed_block
 from tests.consumer.groups import GROUP, TOPIC, group_options, handler_of
 from tests.consumer.scripted_broker import BROKER, ScriptedBroker
@@ -43,7 +43,9 @@ class Pool:
         self.task = task
         self.is_by_key = is_by_key
         self.canary = canary
-        self._stats = TopicStats if canary is None or not canary.is_live else partial(CanaryStats, takes=canary.takes)
+        self._stats = (
+            TopicStats if canary is None or not canary.is_live else partial(CanaryStats, takes=canary.is_in_share)
+        )
 
     def queue(self, messages: int, number: int = 0) -> ProcessQueue:
         """A queue with messages to hand out."""
@@ -63,7 +65,7 @@ class Pool:
     def keyed(self, keys: Iterable[str], number: int = 0) -> KeyedProcessQueue:
         """A queue of a group by keys, with a message of each key."""
         place = MessageQueue(TOPIC, BROKER, number)
-        queue = KeyedProcessQueue(place, 0, self._stats(TOPIC, is_retry=False), "", value_by("keys"))
+        queue = KeyedProcessQueue(place, 0, self._stats(TOPIC, is_retry=False), "", value_reader("keys"))
         self.give_keys(queue, keys)
         return queue
 
@@ -103,10 +105,10 @@ def pool(broker: ScriptedBroker) -> Callable[..., contextlib.AbstractAsyncContex
         canary = None
         if second is not None:
             canary = Canary(handler_of(second, is_async=is_async), options, clock or SystemClock())
-            handler = canary.around(handler)
+            handler = canary.wrap_handler(handler)
         if options.consume_mode == "orderly" and not options.order_by:
             leases = leases or Ownership()  # locks that nobody takes
-        if options.repeats_in_place:
+        if options.retries_in_place:
             service: HandlerSlots = ConsumeMessageOrderlyService(
                 options, handler, send_back, leases, clock or SystemClock()
             )

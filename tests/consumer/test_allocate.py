@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
-    ByMachineRoom,
+    AllocateByMachineRoom,
     averagely,
     sorted_client_ids,
 )
@@ -75,7 +75,7 @@ def test_who_is_not_in_the_list_gets_nothing(strategy: str) -> None:
 def test_a_room_is_read_as_java_splits_text(broker: str, has: bool) -> None:
     """Empty parts at the end do not count."""
     queue = MessageQueue("T", broker, 0)
-    assert ByMachineRoom(frozenset({"east"}))("g", "c", [queue], ["c"]) == [queue] * has
+    assert AllocateByMachineRoom(frozenset({"east"}))("g", "c", [queue], ["c"]) == [queue] * has
 
 
 def test_client_ids_are_sorted_as_java_sorts_strings() -> None:

@@ -90,7 +90,7 @@ async def test_a_hook_is_told_before_and_after_each_batch(
 ) -> None:
     """With group, queue and client; afterwards with how it ended. The handler's own end is not touched."""
     recording = Recording()
-    loaded = hooks(hook(recording)).around(handler(raised, is_async=is_async))
+    loaded = hooks(hook(recording)).wrap_handler(handler(raised, is_async=is_async))
     batch = make_batch(make_message(b"one"))
     if raised is None:
         assert await call(loaded, batch) == "done"
@@ -113,7 +113,7 @@ async def test_a_hook_that_raises_is_counted_and_in_nobodys_way(is_async: bool, 
     """The handler is called, its result counts, and so do the other hooks."""
     broken, sound = Recording(fails), Recording()
     group = hooks(hook(broken, "broken"), hook(sound, "sound"))
-    loaded = group.around(handler(is_async=is_async))
+    loaded = group.wrap_handler(handler(is_async=is_async))
     assert await call(loaded, make_batch(make_message(b"one"))) == "done"
     assert [name for name, _ in sound.calls] == ["before", "after"]
     assert group.failures == {"broken": 1, "sound": 0}
@@ -122,8 +122,8 @@ async def test_a_hook_that_raises_is_counted_and_in_nobodys_way(is_async: bool, 
 def test_without_such_hooks_the_handler_is_called_as_it_is() -> None:
     """Nothing is paid for what is not installed."""
     plain = handler(is_async=True)
-    assert hooks().around(plain) is plain
-    assert hooks(Hook("chooses", wants=lambda message, context: True)).around(plain) is plain
+    assert hooks().wrap_handler(plain) is plain
+    assert hooks(Hook("chooses", wants=lambda message, context: True)).wrap_handler(plain) is plain
 
 
 def test_what_a_hook_does_not_want_is_left_out() -> None:
@@ -136,7 +136,7 @@ def test_what_a_hook_does_not_want_is_left_out() -> None:
     ]:
         group = hooks(Hook("choosy", wants=wants))
         messages = [make_message(body) for body in (b"a", b"b", b"c")]
-        assert [message.body for message in group.unwanted(messages, MessageQueue(TOPIC, "a", 0))] == left_out
+        assert [message.body for message in group.unwanted_messages(messages, MessageQueue(TOPIC, "a", 0))] == left_out
         assert (group.left_out["choosy"], group.failures["choosy"]) == (len(left_out), failures)
 
 

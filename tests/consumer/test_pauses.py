@@ -28,18 +28,18 @@ def test_a_scope_names_what_agrees_in_all_that_it_says() -> None:
         (PauseScope("t", "c", 3), False),
         (PauseScope(queue=0), False),
     ]:
-        assert scope.names(QUEUE) == named
-        assert Pauses([scope]).hold(QUEUE) == named
+        assert scope.includes(QUEUE) == named
+        assert Pauses([scope]).is_paused(QUEUE) == named
 
 
 def test_a_resume_ends_what_lies_within_it_and_nothing_wider() -> None:
     pauses = Pauses([WHOLE_GROUP, PauseScope("t"), PauseScope("t", "b", 3), PauseScope("u")])
-    pauses.end(PauseScope("t"))
+    pauses.resume(PauseScope("t"))
     assert pauses.scopes == (WHOLE_GROUP, PauseScope("u"))
-    assert pauses.hold(QUEUE)
-    pauses.end(WHOLE_GROUP)
+    assert pauses.is_paused(QUEUE)
+    pauses.resume(WHOLE_GROUP)
     assert not pauses.scopes
-    assert not pauses.hold(QUEUE)
+    assert not pauses.is_paused(QUEUE)
 
 
 def state(m: Member, number: int) -> str:

@@ -168,15 +168,15 @@ class FakeConsumer:
     @property
     def paused(self) -> bool:
         """Whether the whole group is paused."""
-        return self.pauses.whole
+        return self.pauses.is_whole_group_paused
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Remember it."""
-        self.pauses.add(scope)
+        self.pauses.pause(scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Remember it."""
-        self.pauses.end(scope)
+        self.pauses.resume(scope)
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         """Those of the snapshot."""

@@ -28,7 +28,7 @@ from rmqd.daemon.metrics.exposition import CATALOGUE
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import LoadedHandler, Outcome
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.value_kinds import key_of
+from rmqd.runtime.value_kinds import key_of_field
 from rmqd.wire.message_queue import MessageQueue
 from rmqd_handlers.exec import EXIT_ACK, EXIT_DEAD_LETTER, EXIT_RETRY
 from tests.certificates import CA
@@ -145,10 +145,10 @@ def test_every_hook_in_the_docs_is_one(capsys: pytest.CaptureFixture[str]) -> No
         asked = make_message(b"x", keys="order-1"), make_message(b"x", properties={"load_test": "true"})
         capsys.readouterr()
 
-        group.around(LoadedHandler("log", lambda batch: None, False, None, None)).handle(make_batch(asked[0]))
+        group.wrap_handler(LoadedHandler("log", lambda batch: None, False, None, None)).handle(make_batch(asked[0]))
 
         assert json.loads(capsys.readouterr().err)["keys"] == ["order-1"]
-        assert group.unwanted(asked, MessageQueue("orders", "broker-a", 0)) == [asked[1]]
+        assert group.unwanted_messages(asked, MessageQueue("orders", "broker-a", 0)) == [asked[1]]
         assert group.failures == {"example": 0}
 
     assert texts
@@ -188,7 +188,7 @@ def test_the_keys_that_a_reload_changes_while_a_group_runs_are_listed() -> None:
     section = PAGE.read_text().split("\n## What a reload changes\n")[1].split("\n## ")[0]
     listed = section.split("without a rebalance:\n")[1].split("\nA group with any other change")[0]
 
-    assert set(re.findall(r"`([a-z_]+)`", listed)) == set(map(key_of, LIVE_FIELDS))
+    assert set(re.findall(r"`([a-z_]+)`", listed)) == set(map(key_of_field, LIVE_FIELDS))
 
 
 def test_the_readme_lists_every_command_and_no_other() -> None:

@@ -14,9 +14,9 @@ from rmqd.handler_api.destinations.archive_manifest import (
     ManifestEntry,
     decode,
     encode,
-    merged,
-    offsets_in,
-    stem_of,
+    entry_stem,
+    merge_entries,
+    offsets_in_stem,
 )
 
 QUERY = "3f2f6c3c-93f1-4b0a-8a51-0a6a3f4f6a51"
@@ -56,16 +56,16 @@ def test_an_entry_of_a_compacted_file_keeps_the_store_times_of_each_run() -> Non
     """Else a recreated topic's message between two files would count as listed."""
     first = decode(ManifestEntry, ENTRY.encode(), "it")
     second = replace(first, offsets=((4, 5), (7, 7)), rows=3, oldest_store_timestamp=1767225700000)
-    once = merged([first, second], "there", 9)
+    once = merge_entries([first, second], "there", 9)
     assert (once.file, once.rows, once.size_bytes) == ("there", 7, 9)
     assert once.offsets == ((0, 3), (4, 5), (7, 7))
     times = ((1767225600000, 1767225600003), *[(1767225700000, 1767225600003)] * 2)
     assert once.stored == times
-    again = merged([decode(ManifestEntry, encode(once), "it"), second], "there", 9)
+    again = merge_entries([decode(ManifestEntry, encode(once), "it"), second], "there", 9)
     assert again.stored == (*times, *times[1:])
 
 
 def test_an_entry_is_named_by_its_offsets() -> None:
-    stem = stem_of(5, 17, "x")
-    assert offsets_in(stem) == (5, 17)
-    assert [offsets_in(one) for one in ("", "by-hand", "a-b-c")] == [None] * 3
+    stem = entry_stem(5, 17, "x")
+    assert offsets_in_stem(stem) == (5, 17)
+    assert [offsets_in_stem(one) for one in ("", "by-hand", "a-b-c")] == [None] * 3

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 
 from rmqd import Batch, Message, MessageQueue, testing
-from rmqd.handler_api.decisions import decision_of
+from rmqd.handler_api.decisions import decision_for_error
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 
@@ -58,4 +58,4 @@ def decided(batch: Batch) -> dict[int, tuple[str, str]]:
 
 def meant(error: BaseException) -> str:
     """What becomes of messages for which a handler raised this: "again" if they wait, and no attempt counts."""
-    return decision_of(error).outcome.value
+    return decision_for_error(error).outcome.value

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.testing import RocketMQ
 from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.sql import Sql
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(autouse=True)
 def in_group() -> Iterator[None]:
     """Tests stand where a handler of group `shop` would."""
-    token = once_in_group.set(once_of("shop"))
+    token = once_in_group.set(once_for_group("shop"))
     yield
     once_in_group.reset(token)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.messages.message import once_in_group
 from tests.handlers.messages import decided, make_batch, make_message, orders
 from tests.handlers.sql_orders import LOOSE, SQLITE, started
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(autouse=True)
 def in_group() -> Iterator[None]:
     """Tests stand where a handler of group `shop` would."""
-    token = once_in_group.set(once_of("shop"))
+    token = once_in_group.set(once_for_group("shop"))
     yield
     once_in_group.reset(token)
 

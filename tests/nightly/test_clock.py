@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rmqd.runtime.clock import TASKS_PER_TURN, Clock, SystemClock, tick, wait_within
+from rmqd.runtime.clock import TASKS_PER_TURN, Clock, SystemClock, wait_for_tick, wait_within
 from tests.clock import ManualClock
 
 
@@ -130,15 +130,15 @@ async def test_an_event_is_waited_for_no_longer_than_it_is_said(clock: ManualClo
 
 async def test_waits_of_one_length_end_together(clock: ManualClock) -> None:
     """One timer serves all of them; who does not wait any more keeps nobody from it."""
-    first = asyncio.create_task(tick(clock, 2))
+    first = asyncio.create_task(wait_for_tick(clock, 2))
     await clock.advance(1.5)
-    others = [asyncio.create_task(tick(clock, 2)) for _ in range(TASKS_PER_TURN + 1)]
+    others = [asyncio.create_task(wait_for_tick(clock, 2)) for _ in range(TASKS_PER_TURN + 1)]
     await asyncio.sleep(0)
     others.pop().cancel()
     assert not first.done()
     await clock.advance(0.5)
     assert all(one.done() for one in (first, *others))
-    again = asyncio.create_task(tick(clock, 2))
+    again = asyncio.create_task(wait_for_tick(clock, 2))
     await clock.advance(1.9)
     assert not again.done()
     await clock.advance(0.1)
@@ -147,7 +147,7 @@ async def test_waits_of_one_length_end_together(clock: ManualClock) -> None:
 
 async def test_a_wait_that_is_skipped_lasts_until_a_later_tick(clock: ManualClock) -> None:
     skips = [True, True, False]
-    waiting = asyncio.create_task(tick(clock, 2, lambda: skips.pop(0)))
+    waiting = asyncio.create_task(wait_for_tick(clock, 2, lambda: skips.pop(0)))
     await clock.advance(5.9)
     assert skips == [False]
     assert not waiting.done()
@@ -157,7 +157,7 @@ async def test_a_wait_that_is_skipped_lasts_until_a_later_tick(clock: ManualCloc
 
 async def test_who_waits_is_told_that_it_cannot_be_skipped(clock: ManualClock) -> None:
     """Otherwise it would wait for ever; who waits for the same tick is not concerned."""
-    failing, other = asyncio.create_task(tick(clock, 2, [].pop)), asyncio.create_task(tick(clock, 2))
+    failing, other = asyncio.create_task(wait_for_tick(clock, 2, [].pop)), asyncio.create_task(wait_for_tick(clock, 2))
     await clock.advance(2)
     assert isinstance(failing.exception(), IndexError)
     assert other.done()

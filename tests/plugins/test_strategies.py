@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.allocate import ALLOCATE_STRATEGIES, STRATEGY_NAMES, AllocateStrategy, ByConfig, ByMachineRoom
+from rmqd.consumer.allocate import (
+    ALLOCATE_STRATEGIES,
+    STRATEGY_NAMES,
+    AllocateByConfig,
+    AllocateByMachineRoom,
+    AllocateStrategy,
+)
 from rmqd.plugins.model_options import load_runnable
 from rmqd.plugins.strategies import load_strategy
 from rmqd.wire.message_queue import MessageQueue
@@ -71,8 +77,8 @@ def test_what_comes_with_rmqd_is_meant_first(name: str) -> None:
 
 def test_settings_go_to_their_strategy() -> None:
     queue = "allocate_queues: [{topic: orders, broker_name: b, queue_id: 3}]"
-    assert strategy("by_config", queue).function == ByConfig((MessageQueue("orders", "b", 3),))
-    assert strategy("by_machine_room", "machine_rooms: [a, b]").function == ByMachineRoom(frozenset("ab"))
+    assert strategy("by_config", queue).function == AllocateByConfig((MessageQueue("orders", "b", 3),))
+    assert strategy("by_machine_room", "machine_rooms: [a, b]").function == AllocateByMachineRoom(frozenset("ab"))
 
 
 @pytest.mark.parametrize("name", ["first", "weighted"])

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from rmqd.runtime.child_process import ChildAnswer, ChildChannel, ChildProcess, Request
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel, ChildProcess, ChildRequest
 from rmqd.runtime.event_loop import run_in_loop
 from tests.waiting import eventually
 
@@ -48,7 +48,7 @@ async def test_a_child_that_answers_late_with_an_error_is_no_longer_silent() -> 
         assert await child.refresh() is None
         assert child.is_silent
         request = await other_end.receive()
-        assert isinstance(request, Request)
+        assert isinstance(request, ChildRequest)
         other_end.post(ChildAnswer(request.number, None, ("no snapshot",)))
         await eventually(lambda: not child.is_silent, "the answer is read")
     finally:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqd.runtime.event_loop import CAN_BE_WATCHED, MIN_GROWTH_BYTES, collect_as_memory_grows
+from rmqd.runtime.event_loop import CAN_READ_MEMORY, MIN_GROWTH_BYTES, collect_as_memory_grows
 
 MIB_OF_GROWTH = MIN_GROWTH_BYTES >> 20
 
-pytestmark = pytest.mark.skipif(not CAN_BE_WATCHED, reason="the system does not tell how much memory a process takes")
+pytestmark = pytest.mark.skipif(not CAN_READ_MEMORY, reason="the system does not tell how much memory a process takes")
 
 
 class Node:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import rmqd
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
 SOURCE = """
 from tests.runtime.test_lazy_imports import BEGUN, MAY_END
@@ -25,7 +25,7 @@ BEGUN, MAY_END = threading.Event(), threading.Event()
 def test_other_threads_wait_until_the_module_has_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "delayed.py").write_text(SOURCE)
     monkeypatch.setattr(rmqd, "__path__", [*rmqd.__path__, str(tmp_path)])
-    with lazily():
+    with import_lazily():
         delayed = importlib.import_module("rmqd.delayed")
     try:
         with ThreadPoolExecutor(2) as threads:

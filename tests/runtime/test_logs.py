@@ -21,7 +21,7 @@ from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.logs import log_writer as writer
 from rmqd.runtime.logs.log_repeats import RepeatLimiter
 from rmqd.runtime.logs.log_setup import configure_logging
-from rmqd.runtime.logs.log_writer import finish_writing, lines_dropped
+from rmqd.runtime.logs.log_writer import count_dropped_lines, finish_writing
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +170,7 @@ def read_until(reading: int, event: str) -> list[dict[str, Any]]:
 async def test_a_log_that_nobody_reads_holds_up_nothing(pipe: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines wait, are dropped when there are too many, and are counted where they are missing."""
     log, line = structlog.get_logger("rmqd.test"), "x" * 4000
-    dropped_before = lines_dropped()
+    dropped_before = count_dropped_lines()
     monkeypatch.setattr(writer, "QUEUE_BYTES", 256 * 1024)
     for _ in range(300):  # 1.2 MB
         log.info("flood", text=line)
@@ -182,7 +182,7 @@ async def test_a_log_that_nobody_reads_holds_up_nothing(pipe: int, monkeypatch: 
     written = sum(one["event"] == "flood" for one in lines)
     said = sum(one["count"] for one in lines if one["event"] == "log.dropped")
     assert written + said == 300
-    assert lines_dropped() - dropped_before == said
+    assert count_dropped_lines() - dropped_before == said
 
 
 def fail(text: str) -> None:
@@ -242,4 +242,4 @@ def test_numbers_of_settings_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> 
         plain_text.hide_secret(option)
 
     text = "4096 messages in 1h at offset 912345678; true; "
-    assert plain_text.hidden(f"{text}12345678 s3cr3t-key") == f"{text}(hidden) (hidden)"
+    assert plain_text.hide_secrets(f"{text}12345678 s3cr3t-key") == f"{text}(hidden) (hidden)"

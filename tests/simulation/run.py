@@ -30,7 +30,7 @@ def simulate(plan: Plan, *, tells: bool = False) -> Outcome:
     Raises Crashed with the last lines.
     """
     random.seed(plan.seed)
-    backoff.RANDOM.seed(plan.seed)
+    backoff.JITTER_RANDOM.seed(plan.seed)
     secrets.token_hex, secrets.randbits = _token_hex, _randbits
     use_disks_of_homes()
     loop = SimulatedLoop()

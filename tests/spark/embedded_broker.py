@@ -13,7 +13,7 @@ from rmqd.broker.embedded_rocketmq import VIP_DISTANCE, EmbeddedOptions, Embedde
 from rmqd.client.api.group_requests import send_heartbeat, unregister_client
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_id
 from rmqd.testing.rocketmq import BackgroundLoop
 from rmqd.testing.test_group import JumpingClock
 from rmqd.wire.bodies.config_bodies import TopicConfig
@@ -125,7 +125,7 @@ class EmbeddedBroker:
             for body in bodies:
                 content = body.encode() if isinstance(body, str) else body
                 message = OutgoingMessage(topic, content, tags=tags, properties=properties or {}, sys_flag=sys_flag)
-                await self._client.producer.send(message, selector=by_id(queue_id, ""))
+                await self._client.producer.send(message, selector=select_by_id(queue_id, ""))
 
         self._run(send)
 

@@ -30,7 +30,7 @@ def test_names_are_those_that_spark_makes_of_them() -> None:
          "fetchoffset.intervalms": "50", "failondataloss": "FALSE", "tags": "paid || refunded", "columns": "body,Topic",
          "checkcrc": "false"}
     )  # fmt: skip
-    assert (options.access.options.shown_nameserver, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
+    assert (options.access.options.nameserver_for_output, options.topics) == ("ns1:9876;ns2:9876", ("b", "a"))
     assert (options.max_offsets, options.fetch_interval_seconds, options.fail_on_data_loss) == (500, 0.05, False)
     assert options.subscription == tag_subscription("", "paid || refunded", 0)
     assert options.columns == ("body", "topic")

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.client.api.group_requests import consumer_running_info, get_consumer_list
-from rmqd.client.client_options import ClientOptions, is_spark
+from rmqd.client.client_options import ClientOptions, is_spark_client_id
 from rmqd.client.instance import ClientInstance
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.rebalance import ownership
@@ -34,7 +34,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_PASS_INTERVAL_SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +99,7 @@ async def has_everything(one: Member) -> None:
 async def test_a_driver_is_in_the_group_until_it_leaves(broker: EmbeddedBroker) -> None:
     async with driver(broker) as membership:
         assert await members(broker) == [membership.client_id]
-        assert is_spark(membership.client_id)
+        assert is_spark_client_id(membership.client_id)
     assert await members(broker) == []
 
 

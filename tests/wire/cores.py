@@ -42,7 +42,7 @@ def _everything(payload: bytes) -> object:
     block = frame_messages(payload, QUEUE, command.body_start)
     slots = [_fields(command, name) for name in RemotingCommand.__slots__]
     messages = [_fields_of(message) for message in block.messages]
-    corrupt = [(_fields_of(one.message), one.reason, one.takes_rest) for one in block.corrupt]
+    corrupt = [(_fields_of(one.message), one.reason, one.hides_rest) for one in block.corrupt]
     return slots, list(command.ext_fields), messages, corrupt, block.broken, block.runs, block.is_closed
 
 

@@ -110,17 +110,17 @@ def test_the_native_core_refuses_wrong_arguments(native: core.NativeCore) -> Non
 
 def test_an_installation_without_a_compiler_uses_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rmqd.wire.native", None)
-    with use_core(core.load()):
+    with use_core(core.load_native_core()):
         assert core.core_name() == "python"
 
 
 def test_an_environment_variable_or_another_version_turns_the_native_core_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    built = SimpleNamespace(source_crc=crc32(core.SOURCE.read_bytes()))
+    built = SimpleNamespace(source_crc=crc32(core.NATIVE_SOURCE.read_bytes()))
     monkeypatch.setitem(sys.modules, "rmqd.wire.native", built)
     monkeypatch.delenv("RMQD_CORE", raising=False)
-    assert core.load() is built
+    assert core.load_native_core() is built
     monkeypatch.setenv("RMQD_CORE", "python")
-    assert core.load() is None
+    assert core.load_native_core() is None
     monkeypatch.delenv("RMQD_CORE")
     built.source_crc ^= 1  # built from another version of the source
-    assert core.load() is None
+    assert core.load_native_core() is None

@@ -6,17 +6,17 @@ import pytest
 
 from rmqd.errors import InvalidNameError, ProtocolError
 from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction, LiteSubscriptionCtlRequestBody
-from rmqd.wire.lite_topic import check_lite_topic, parent_of, parse_tries, queue_of
+from rmqd.wire.lite_topic import check_lite_topic, lite_topic_queue, parent_topic_of, parse_pop_counts
 from rmqd.wire.message_queue import MessageQueue
 
-QUEUE = queue_of("lt", "la", "broker-a")
+QUEUE = lite_topic_queue("lt", "la", "broker-a")
 
 
 def test_the_queue_of_a_lite_topic() -> None:
     """And back: which parent a name belongs to; other queues of brokers have none."""
     assert MessageQueue("%LMQ%$lt$la", "broker-a", 0) == QUEUE
-    assert parent_of(QUEUE.topic) == "lt"
-    assert [parent_of(name) for name in ("lt", "%LMQ%la", "%LMQ%$lt", "%LMQ%$lt$", "%LMQ%$$la")] == [None] * 5
+    assert parent_topic_of(QUEUE.topic) == "lt"
+    assert [parent_topic_of(name) for name in ("lt", "%LMQ%la", "%LMQ%$lt", "%LMQ%$lt$", "%LMQ%$$la")] == [None] * 5
 
 
 def test_names_that_brokers_could_not_keep_apart(subtests: pytest.Subtests) -> None:
@@ -28,12 +28,12 @@ def test_names_that_brokers_could_not_keep_apart(subtests: pytest.Subtests) -> N
 
 def test_the_counts_of_pops() -> None:
     """The broker writes the number alone for what is new, and words before it for what was popped before."""
-    assert parse_tries("0;0;0", 3) == [0, 0, 0]
-    assert parse_tries("0 qo0%0 1;0 qo0%1 2", 2) == [1, 2]
-    assert parse_tries(None, 0) == []
+    assert parse_pop_counts("0;0;0", 3) == [0, 0, 0]
+    assert parse_pop_counts("0 qo0%0 1;0 qo0%1 2", 2) == [1, 2]
+    assert parse_pop_counts(None, 0) == []
     for text, messages in (("0;0", 3), (None, 1), ("0 qo0%0 x", 1)):
         with pytest.raises(ProtocolError):
-            parse_tries(text, messages)
+            parse_pop_counts(text, messages)
 
 
 def test_the_body_of_a_subscription() -> None:

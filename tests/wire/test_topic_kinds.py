@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rmqd.wire.bodies.config_bodies import TopicConfig, unknown_marks
+from rmqd.wire.bodies.config_bodies import TopicConfig, unknown_attributes
 
 
 def told(attributes: dict[str, str], **fields: object) -> TopicConfig:
@@ -24,15 +24,15 @@ def told(attributes: dict[str, str], **fields: object) -> TopicConfig:
 )
 def test_the_kinds_of_rocketmq_5_5_are_known(name: str, values: str) -> None:
     for value in values.split():
-        assert unknown_marks(told({name: value})) == []
-        assert unknown_marks(told({name: value.swapcase()})) == [f"{name}={value.swapcase()}"]
+        assert unknown_attributes(told({name: value})) == []
+        assert unknown_attributes(told({name: value.swapcase()})) == [f"{name}={value.swapcase()}"]
 
 
 def test_each_unknown_mark_is_named() -> None:
-    assert unknown_marks(told({})) == []
-    assert unknown_marks(told({"reserve.time": "7"}, topicFilterType="MULTI_TAG")) == []
+    assert unknown_attributes(told({})) == []
+    assert unknown_attributes(told({"reserve.time": "7"}, topicFilterType="MULTI_TAG")) == []
     marks = {"message.type": "TABLE", "queue.type": "TreeCQ", "cleanup.policy": "SNAPSHOT"}
-    assert unknown_marks(told(marks, topicFilterType="NO_TAG")) == [
+    assert unknown_attributes(told(marks, topicFilterType="NO_TAG")) == [
         "message.type=TABLE",
         "queue.type=TreeCQ",
         "cleanup.policy=SNAPSHOT",

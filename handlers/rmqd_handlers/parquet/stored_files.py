@@ -22,7 +22,13 @@ from urllib.parse import quote
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from rmqd import Message, MessageQueue
-from rmqd.handler_api.destinations.archive_manifest import ENTRIES, ENTRY_ENDING, ManifestEntry, offsets_in, stem_of
+from rmqd.handler_api.destinations.archive_manifest import (
+    ENTRIES,
+    ENTRY_ENDING,
+    ManifestEntry,
+    entry_stem,
+    offsets_in_stem,
+)
 from rmqd_handlers.jsonl import sync_folder
 
 if TYPE_CHECKING:
@@ -163,7 +169,7 @@ def entry_of(
     times = [message.store_timestamp for message in messages]
     # with the time, because a recreated broker uses the same offsets and ids again
     ids = " ".join(f"{message.offset_msg_id} {message.store_timestamp}" for message in messages)
-    stem = stem_of(offsets[0], offsets[-1], source + ids)
+    stem = entry_stem(offsets[0], offsets[-1], source + ids)
     prefix = "" if queue.topic == topic else "retry-"
     name = f"{prefix}{quote(queue.broker_name, safe='')}-{queue.queue_id}-{stem}.parquet"
     return f"{_folder(source, offsets[0] // OFFSETS_PER_FOLDER)}/{stem}{ENTRY_ENDING}", ManifestEntry(
@@ -310,5 +316,5 @@ def _last_of(name: str) -> int:
 
     A compaction also writes entries with another ending, which only handlers read.
     """
-    offsets = offsets_in(name.partition(".")[0])
+    offsets = offsets_in_stem(name.partition(".")[0])
     return -1 if offsets is None else offsets[1]

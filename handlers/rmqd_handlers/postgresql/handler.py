@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rmqd.handler_api.destinations.upsert_sql import TARGET_ALIAS, UNIQUE_KEYS, listed, on_conflict, quoted
+from rmqd.handler_api.destinations.upsert_sql import (
+    TARGET_ALIAS,
+    UNIQUE_KEYS,
+    on_conflict_clause,
+    quote_identifier,
+    quote_identifiers,
+)
 from rmqd_handlers.away import ON_INVALID, RETRY_FOR, OnInvalid
 from rmqd_handlers.faults import ErrorCause, error_text, fault_of, is_standby, is_temporary, is_unprepared
 from rmqd_handlers.message_values import MessageValue, ParsedMessage, Value, as_bytes, as_json, as_text, time_of
@@ -171,23 +177,24 @@ class Table(WriteTarget):
 
     def copy(self) -> bytes:
         """Return the statement before rows in COPY's format."""
-        return f"COPY {self._stage if self.stages else _quoted(self.name)} ({listed(self.written)}) FROM STDIN".encode()
+        table = self._stage if self.stages else _quoted(self.name)
+        return f"COPY {table} ({quote_identifiers(self.written)}) FROM STDIN".encode()
 
     def make_stage(self) -> bytes:
         """Create a transaction's temporary table. A pool's session may have one of another group or version."""
         return (
-            f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DROP AS SELECT {listed(self.written)} "
+            f"CREATE TEMPORARY TABLE {self._stage} ON COMMIT DROP AS SELECT {quote_identifiers(self.written)} "
             f"FROM {_quoted(self.name)} WITH NO DATA"
         ).encode()
 
     def empty_stage(self) -> bytes:
         """Return the statement that moves the rows of the temporary table to the table, except existing keys."""
-        return f"{self._insert} SELECT {listed(self.written)} FROM {self._stage}{self._on_conflict}".encode()
+        return f"{self._insert} SELECT {quote_identifiers(self.written)} FROM {self._stage}{self._on_conflict}".encode()
 
     @property
     def _stage(self) -> str:
         kinds = repr((self.name, [(column.name, column.type) for column in self.columns]))
-        return quoted(f"rmqd_{hashlib.sha256(kinds.encode()).hexdigest()[:16]}")
+        return quote_identifier(f"rmqd_{hashlib.sha256(kinds.encode()).hexdigest()[:16]}")
 
     @property
     def _values(self) -> str:
@@ -196,16 +203,16 @@ class Table(WriteTarget):
     @property
     def _insert(self) -> str:
         overriding = " OVERRIDING SYSTEM VALUE" if self.mode == "copy" else ""  # as COPY itself
-        return f"INSERT INTO {_quoted(self.name)} AS {TARGET_ALIAS} ({listed(self.written)}){overriding}"
+        return f"INSERT INTO {_quoted(self.name)} AS {TARGET_ALIAS} ({quote_identifiers(self.written)}){overriding}"
 
     @property
     def _on_conflict(self) -> str:
         order_by = (self.version,) if self.version is not None else ()
-        return on_conflict(self.written, self.key, order_by, replaces=self.mode == "upsert")
+        return on_conflict_clause(self.written, self.key, order_by, replaces=self.mode == "upsert")
 
 
 def _quoted(name: str) -> str:
-    return ".".join(map(quoted, name.split(".")))
+    return ".".join(map(quote_identifier, name.split(".")))
 
 
 def _quotes_no_row(record: logging.LogRecord) -> bool:

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Executable, MetaData, Table, case, insert, in
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.exc import NoSuchTableError
 
-from rmqd.handler_api.destinations.upsert_sql import later, quoted
+from rmqd.handler_api.destinations.upsert_sql import later_row_condition, quote_identifier
 from rmqd_handlers.message_values import (
     InvalidBodyError,
     ParsedMessage,
@@ -268,7 +268,9 @@ def _insert(
     return made.on_conflict_do_update(
         index_elements=key,
         set_={name: made.excluded[name] for name in changed},
-        where=None if version is None else literal_column(f"NOT ({later(quoted(table.name), 'EXCLUDED', [version])})"),
+        where=None
+        if version is None
+        else literal_column(f"NOT ({later_row_condition(quote_identifier(table.name), 'EXCLUDED', [version])})"),
     )
 
 

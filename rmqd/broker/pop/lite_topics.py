@@ -16,7 +16,13 @@ from typing import Final
 from rmqd.broker.consumer_registry import SubscriptionGroupManager
 from rmqd.broker.peer_channel import Channel
 from rmqd.wire.headers.pop_headers import NotifyUnsubscribeLiteRequestHeader
-from rmqd.wire.lite_topic import EXCLUSIVE, MODEL, SEPARATOR, WILDCARD, parent_of
+from rmqd.wire.lite_topic import (
+    EXCLUSIVE_MODEL,
+    LITE_TOPIC_SEPARATOR,
+    MODEL_ATTRIBUTE,
+    WILDCARD_ATTRIBUTE,
+    parent_topic_of,
+)
 
 EXPIRE_SECONDS: Final = 180.0  # Java: liteSubscriptionCheckTimeoutMills
 CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
@@ -37,7 +43,7 @@ class _Member:
 
     def wants(self, queue: str) -> bool:
         """Return whether the member subscribed to the lite topic of a queue."""
-        return parent_of(queue) == self.topic if self.takes_all else queue in self.wanted
+        return parent_topic_of(queue) == self.topic if self.takes_all else queue in self.wanted
 
 
 class LiteSubscriptions:
@@ -68,7 +74,7 @@ class LiteSubscriptions:
     def add(self, client_id: str, group: str, topic: str, queues: Collection[str]) -> None:
         """Subscribe a client to more lite topics. In an exclusive group, other members lose these topics."""
         member = self._member(client_id, group, topic)
-        if self._attribute(group, MODEL) == EXCLUSIVE:
+        if self._attribute(group, MODEL_ATTRIBUTE) == EXCLUSIVE_MODEL:
             for queue in queues:
                 self._exclude(client_id, group, queue)
         self._subscribe(member, set(queues) - member.wanted)
@@ -97,7 +103,7 @@ class LiteSubscriptions:
 
     def is_wildcard(self, group: str) -> bool:
         """Return whether the group subscribes to all lite topics of its parent topic."""
-        return bool(self._attribute(group, WILDCARD))
+        return bool(self._attribute(group, WILDCARD_ATTRIBUTE))
 
     def notify(self, queue: str, group: str | None = None) -> None:
         """Notify one member of each subscribed group, or of this group, of a lite topic's queue."""
@@ -156,7 +162,7 @@ class LiteSubscriptions:
         for other, member in self._members.items():
             if other != client_id and member.group == group and queue in member.wanted:
                 member.wanted.discard(queue)
-                name = queue.rpartition(SEPARATOR)[2]
+                name = queue.rpartition(LITE_TOPIC_SEPARATOR)[2]
                 header = NotifyUnsubscribeLiteRequestHeader(lite_topic=name, consumer_group=group, client_id=other)
                 if (channel := self._channels.get(other)) is not None and not channel.closed:
                     channel.send_oneway(header.code, header.ext_fields())

@@ -55,11 +55,11 @@ class OrderInfo:
         """Read the value that `to_json` wrote."""
         data = fields.body_object(text)
         return cls(
-            fields.integer(data, "pop_time"),
-            fields.integer(data, "invisible_time"),
-            fields.items(data, "offsets"),
+            fields.required_integer(data, "pop_time"),
+            fields.required_integer(data, "invisible_time"),
+            fields.optional_list(data, "offsets"),
             fields.optional_text(data, "attempt_id"),
-            fields.items(data, "acknowledged"),
+            fields.optional_list(data, "acknowledged"),
             _by_offset(data, "next_visible"),
             _by_offset(data, "tried"),
         )
@@ -171,7 +171,7 @@ class ConsumerOrderInfoManager:
 
 
 def _by_offset(data: dict[Any, Any], name: str) -> dict[int, int]:
-    return {int(offset): value for offset, value in fields.mapping(data, name).items()}
+    return {int(offset): value for offset, value in fields.optional_object(data, name).items()}
 
 
 _FACTOR: Final = "priority.factor"

@@ -20,7 +20,7 @@ from rmqd.wire.headers.pop_headers import (
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from rmqd.wire.lite_topic import BIND_TOPIC, queue_of
+from rmqd.wire.lite_topic import BIND_TOPIC_ATTRIBUTE, lite_topic_queue
 from rmqd.wire.receipt_handle import ORDER_REVIVE_QUEUE, PopHandle
 from rmqd.wire.topics import LIGHT_QUEUE_ID
 
@@ -105,7 +105,7 @@ class AckProcessor(RequestProcessor):
         broker, key = self._broker, self._lite_key(header)
         known_topic(broker, header.topic)
         config = broker.groups.find(key.group)
-        if config is None or config.attributes.get(BIND_TOPIC) != header.topic:
+        if config is None or config.attributes.get(BIND_TOPIC_ATTRIBUTE) != header.topic:
             raise Refusal(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         if header.offset > broker.store.max_offset(key.topic, key.queue_id):
             raise Refusal(ResponseCode.NO_MESSAGE, "ack offset illegal.")
@@ -133,7 +133,7 @@ class AckProcessor(RequestProcessor):
         return Reply(ext_fields=_hidden(handle.pop_time, until_ms - handle.pop_time, handle.revive_queue_id))
 
     def _lite_key(self, header: AckOrChange) -> GroupQueue:
-        queue = queue_of(header.topic, header.lite_topic or "", self._broker.name)
+        queue = lite_topic_queue(header.topic, header.lite_topic or "", self._broker.name)
         return GroupQueue(queue.topic, header.consumer_group, queue.queue_id)
 
     def _ends(self, channel: Channel, header: AckOrChange) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from rmqd.wire.bodies.pop_bodies import LiteSubscription, LiteSubscriptionAction
 from rmqd.wire.bodies.route_data import PERM_READ
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopLiteMessageRequestHeader, PopLiteMessageResponseHeader
-from rmqd.wire.lite_topic import BIND_TOPIC, queue_of
+from rmqd.wire.lite_topic import BIND_TOPIC_ATTRIBUTE, lite_topic_queue
 from rmqd.wire.receipt_handle import ANY_QUEUE, MAX_POP_MESSAGES, ORDER_REVIVE_QUEUE, PoppedQueue, RetryFlag
 from rmqd.wire.topics import LIGHT_QUEUE_ID
 
@@ -76,7 +76,7 @@ class LiteProcessor(RequestProcessor):
 
     def _subscribe(self, channel: Channel, one: LiteSubscription) -> None:
         lite, client_id = self._broker.lite, one.client_id
-        queues = {queue_of(one.topic, name, self._broker.name).topic for name in one.lite_topics}
+        queues = {lite_topic_queue(one.topic, name, self._broker.name).topic for name in one.lite_topics}
         if one.action in (LiteSubscriptionAction.PARTIAL_ADD, LiteSubscriptionAction.COMPLETE_ADD):
             group = self._broker.groups.find(one.group)
             if group is None or not group.consume_enable:
@@ -118,7 +118,7 @@ def _check(broker: BrokerController, header: PopLiteMessageRequestHeader, late_m
         raise Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
     if not group_config.consume_enable:
         raise Refusal(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
-    if group_config.attributes.get(BIND_TOPIC) != topic:
+    if group_config.attributes.get(BIND_TOPIC_ATTRIBUTE) != topic:
         raise Refusal(ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {group}")
 
 

@@ -18,7 +18,7 @@ from rmqd.broker.schedule import REQUESTED, delay_level
 from rmqd.broker.topic_registry import NOT_ALLOWED_SEND_TOPICS, READ_WRITE, UNIT, UNIT_SUB, fault_of_topic
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import InvalidMessageError, ProtocolError
-from rmqd.wire.bodies.config_bodies import BATCH_QUEUE, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
+from rmqd.wire.bodies.config_bodies import BATCH_QUEUE_TYPE, QUEUE_TYPE, SubscriptionGroupConfig, TopicConfig
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.send_headers import (
@@ -26,7 +26,7 @@ from rmqd.wire.headers.send_headers import (
     ReceivedSendHeader,
     SendMessageResponseHeader,
 )
-from rmqd.wire.lite_topic import RecallHandle, queue_of
+from rmqd.wire.lite_topic import RecallHandle, lite_topic_queue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.decode import decode_record
 from rmqd.wire.messages.encode import StoredMessage, decode_batch
@@ -116,7 +116,7 @@ class SendProcessor(RequestProcessor):
         properties = names.parse_properties(header.properties)
         properties.pop(names.POP_CK, None)
         if properties.get(names.LITE_TOPIC):
-            properties[names.INNER_MULTI_DISPATCH] = queue_of(
+            properties[names.INNER_MULTI_DISPATCH] = lite_topic_queue(
                 topic, properties[names.LITE_TOPIC], self._broker.name
             ).topic
         properties |= _FIELDS
@@ -155,7 +155,7 @@ class SendProcessor(RequestProcessor):
         if len(body) > self._broker.settings.maxMessageSize:
             raise ProtocolError("message body size exceeded")
         members = decode_batch(body)
-        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE and names.UNIQ_KEY in properties:
+        if config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE_TYPE and names.UNIQ_KEY in properties:
             return self._store_as_one(channel, header, body, queue_id, len(members))
         messages = (
             replace(_received(channel, header, topic, queue_id, member.body, member.properties), flag=member.flag)

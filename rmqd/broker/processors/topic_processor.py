@@ -12,7 +12,7 @@ from rmqd.broker.topic_registry import fault_of_topic, is_reserved, reserved_top
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.wire import loose_json
 from rmqd.wire.bodies.config_bodies import (
-    BATCH_QUEUE,
+    BATCH_QUEUE_TYPE,
     MESSAGE_TYPE,
     MIXED,
     QUEUE_TYPE,
@@ -188,7 +188,7 @@ class QueueEndsProcessor(RequestProcessor):
         """GET_MIN_OFFSET (31): the offset of the first message that the broker keeps."""
         header = group_headers.GetMinOffsetRequestHeader.from_ext_fields(request.ext_fields)
         config, queue = self._broker.topics.get(header.topic), self._broker.store.queue(header.topic, header.queue_id)
-        never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE else 0
+        never = _NEVER if config is not None and config.attributes.get(QUEUE_TYPE) == BATCH_QUEUE_TYPE else 0
         reply = _offset(never if queue is None else queue.min_offset)
         return reply._replace(remark="")  # as the real broker answers
 

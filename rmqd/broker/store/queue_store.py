@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from rmqd.broker.filter.message_filter import MessageFilter
 from rmqd.broker.store.journal import Journal, JournalKind, RecordLog
-from rmqd.wire.lite_topic import parent_of
+from rmqd.wire.lite_topic import parent_topic_of
 from rmqd.wire.messages.decode import LIGHT_QUEUE_SEPARATOR as SEPARATOR
 from rmqd.wire.messages.encode import StoredMessage
 from rmqd.wire.messages.properties import INNER_MULTI_DISPATCH
@@ -180,7 +180,7 @@ class LightQueues:
 
     def below(self, parent_topic: str) -> list[str]:
         """Return the names of the lite topic queues of a parent topic."""
-        return [name for name in self._queues if parent_of(name) == parent_topic]
+        return [name for name in self._queues if parent_topic_of(name) == parent_topic]
 
     def offsets(self, message: StoredMessage) -> dict[str, int | None]:
         """Return the next offset in each light queue that a message names; None for names of other queues."""

@@ -15,10 +15,10 @@ from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.options import ConfigPath, Output, Overrides
 from rmqd.cli.terminal.output import Answer, say, say_json, to_document
 from rmqd.errors import BrokerAwayError, ConfigError, ExitCode, RemotingError, RmqdError, RouteNotFoundError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.wire.topics import without_namespace, wrap_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.client import brokers as broker_queries
     from rmqd.client import client_options, instance
     from rmqd.client.routing import name_server_client

@@ -15,9 +15,9 @@ from typing import Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.config import load
     from rmqd.config.model import forms, root_model
     from rmqd.wire.messages import message_id

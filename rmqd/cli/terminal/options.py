@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from rmqd.errors import ConfigError, InvalidNameError
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.wire.topics import check_topic
 
-with lazily():
+with import_lazily():
     from rmqd.config.model import forms
     from rmqd.config.reading import config_source
     from rmqd.runtime import value_kinds

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import typer
 
-from rmqd.runtime.plain_text import age, printable, printable_lines
+from rmqd.runtime.plain_text import format_age, printable, printable_lines
 
 if TYPE_CHECKING:
     from rmqd.operate.queries.message_queries import FoundMessage
@@ -104,7 +104,7 @@ def _cell(key: str, value: Any) -> str:
     if key.endswith("_ms"):
         return written_time(value)
     if key.endswith("_seconds"):
-        return age(value)
+        return format_age(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

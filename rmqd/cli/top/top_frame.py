@@ -32,7 +32,7 @@ from rmqd.daemon.http.status_view import (
 )
 from rmqd.runtime.figures import sum_of_known
 from rmqd.runtime.live_screen import fill_screen
-from rmqd.runtime.plain_text import age
+from rmqd.runtime.plain_text import format_age
 
 MIN_NAME: Final = 8
 TALL_SCREEN_LINES: Final = 20  # a screen with at least this many lines shows three lines of problems
@@ -234,7 +234,7 @@ def frame(state: ViewState, last_status: LastStatus, size: TerminalSize) -> Grou
 def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
     document = last_status.document
     workers = document.get("workers")
-    parts = [f"{document['host']} pid {document['pid']}", f"up {age(document['uptime_seconds'])}"]
+    parts = [f"{document['host']} pid {document['pid']}", f"up {format_age(document['uptime_seconds'])}"]
     parts += [] if workers is None else [count(len(workers), "worker")]
     title = Text.assemble((f" rmqd {document['version']}", "bold"), "  ", "  ".join(parts))
     right = last_status.time
@@ -242,7 +242,7 @@ def _head(last_status: LastStatus, size: TerminalSize) -> list[Text]:
     if last_status.error:
         return [
             title,
-            Text(f" no answer for {age(last_status.age_seconds)}, retrying: {last_status.error}", "bold red"),
+            Text(f" no answer for {format_age(last_status.age_seconds)}, retrying: {last_status.error}", "bold red"),
         ]
     groups, problems = document["groups"], document.get("problems")
     rates = {name: sum(group["rates"][name] for group in groups) for name in ("received", "handled", "failed")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, admin, request
+from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, admin_request, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors.broker_errors import BrokerError, BrokerFailureError, QueryNotFoundError
@@ -41,7 +41,7 @@ RESET_TO_END = -1
 
 async def cluster_info(remoting: RemotingClient, address: str) -> ClusterInfo:
     """Return all brokers that a name server knows."""
-    return ClusterInfo.from_json(await admin(remoting, address, RequestCode.GET_BROKER_CLUSTER_INFO))
+    return ClusterInfo.from_json(await admin_request(remoting, address, RequestCode.GET_BROKER_CLUSTER_INFO))
 
 
 async def get_kv(remoting: RemotingClient, address: str, namespace: str, key: str) -> str:
@@ -64,34 +64,40 @@ async def put_kv(remoting: RemotingClient, address: str, namespace: str, key: st
 
 async def broker_runtime_info(remoting: RemotingClient, address: str) -> dict[str, str]:
     """Return a broker's runtime figures as text, by name."""
-    return KVTable.from_json(await admin(remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
+    return KVTable.from_json(await admin_request(remoting, address, RequestCode.GET_BROKER_RUNTIME_INFO)).table
 
 
 async def topic_list(remoting: RemotingClient, address: str) -> tuple[str, ...]:
     """Return all topics that a name server knows."""
-    return TopicList.from_json(await admin(remoting, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).topics
+    return TopicList.from_json(
+        await admin_request(remoting, address, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    ).topics
 
 
 async def topic_configs(remoting: RemotingClient, address: str) -> dict[str, TopicConfig]:
     """Return the settings of all topics on one broker, by name."""
-    body = await admin(remoting, address, GetAllTopicConfigRequestHeader())
+    body = await admin_request(remoting, address, GetAllTopicConfigRequestHeader())
     return dict(TopicConfigSerializeWrapper.from_json(body).topic_config_table)
 
 
 async def topic_consumers(remoting: RemotingClient, address: str, topic: str) -> tuple[str, ...]:
     """Return the groups that consume a topic on one broker, or have an offset in it."""
-    return GroupList.from_json(await admin(remoting, address, QueryTopicConsumeByWhoRequestHeader(topic=topic))).groups
+    return GroupList.from_json(
+        await admin_request(remoting, address, QueryTopicConsumeByWhoRequestHeader(topic=topic))
+    ).groups
 
 
 async def topic_stats(remoting: RemotingClient, address: str, topic: str) -> TopicStatsTable:
     """Return the ends of a topic's queues on one broker."""
-    return TopicStatsTable.from_json(await admin(remoting, address, GetTopicStatsInfoRequestHeader(topic=topic)))
+    return TopicStatsTable.from_json(
+        await admin_request(remoting, address, GetTopicStatsInfoRequestHeader(topic=topic))
+    )
 
 
 async def consume_stats(remoting: RemotingClient, address: str, group: str, *, topic: str = "") -> ConsumeStats:
     """Return a group's offsets on one broker, in one topic or in all topics that it subscribes to."""
     header = GetConsumeStatsRequestHeader(consumer_group=group, topic=topic or None)
-    return ConsumeStats.from_json(await admin(remoting, address, header))
+    return ConsumeStats.from_json(await admin_request(remoting, address, header))
 
 
 async def consume_time_span(
@@ -99,14 +105,14 @@ async def consume_time_span(
 ) -> dict[MessageQueue, QueueTimeSpan]:
     """Return the age of a group's unhandled messages, for each queue on one broker."""
     header = QueryConsumeTimeSpanRequestHeader(topic=topic, group=group)
-    spans = QueryConsumeTimeSpanBody.from_json(await admin(remoting, address, header)).consume_time_span_set
+    spans = QueryConsumeTimeSpanBody.from_json(await admin_request(remoting, address, header)).consume_time_span_set
     return {span.message_queue: span for span in spans}
 
 
 async def create_topic(remoting: RemotingClient, address: str, topic: str, queues: int) -> None:
     """Create a topic on one broker, or change its queues. Name servers are notified some moments later."""
     header = CreateTopicRequestHeader(topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=6)
-    await admin(remoting, address, header)
+    await admin_request(remoting, address, header)
 
 
 async def topic_config(
@@ -120,17 +126,17 @@ async def topic_config(
 
 async def broker_config(remoting: RemotingClient, address: str) -> dict[str, str]:
     """Return a broker's current settings."""
-    return load_properties(await admin(remoting, address, RequestCode.GET_BROKER_CONFIG))
+    return load_properties(await admin_request(remoting, address, RequestCode.GET_BROKER_CONFIG))
 
 
 async def delete_topic(remoting: RemotingClient, address: str, topic: str) -> None:
     """Delete a topic on one broker, with its messages and all groups' offsets. A missing topic is not an error."""
-    await admin(remoting, address, DeleteTopicRequestHeader(topic=topic))
+    await admin_request(remoting, address, DeleteTopicRequestHeader(topic=topic))
 
 
 async def forget_topic(remoting: RemotingClient, address: str, topic: str) -> None:
     """Remove a topic from a name server until a broker registers it again."""
-    await admin(remoting, address, DeleteTopicFromNamesrvRequestHeader(topic=topic))
+    await admin_request(remoting, address, DeleteTopicFromNamesrvRequestHeader(topic=topic))
 
 
 async def reset_offset(
@@ -156,13 +162,13 @@ async def reset_offset(
         queue_id=-1 if queue_id is None else queue_id,
         offset=offset,
     )
-    return ResetOffsetBody.from_json(await admin(remoting, address, header)).offset_table
+    return ResetOffsetBody.from_json(await admin_request(remoting, address, header)).offset_table
 
 
 async def view_message(remoting: RemotingClient, address: str, commit_log_offset: int) -> bytes | None:
     """Return the stored record at a commit log offset, undecoded; None if there is none."""
     try:
-        return await admin(remoting, address, ViewMessageRequestHeader(offset=commit_log_offset))
+        return await admin_request(remoting, address, ViewMessageRequestHeader(offset=commit_log_offset))
     except BrokerFailureError as error:
         # the broker has no specific code: QueryMessageProcessor.viewMessageById
         if "can not find message" in error.remark:
@@ -198,9 +204,9 @@ async def request_modes(
     remoting: RemotingClient, address: str
 ) -> dict[tuple[str, str], SetMessageRequestModeRequestBody]:
     """Return the settings of `mqadmin setConsumeMode` on one broker, by topic and group."""
-    return request_modes_from_json(await admin(remoting, address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
+    return request_modes_from_json(await admin_request(remoting, address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE))
 
 
 async def set_request_mode(remoting: RemotingClient, address: str, mode: SetMessageRequestModeRequestBody) -> None:
     """Set whether a group pulls or pops a topic on one broker, like `mqadmin setConsumeMode`."""
-    await admin(remoting, address, RequestCode.SET_MESSAGE_REQUEST_MODE, mode.to_json())
+    await admin_request(remoting, address, RequestCode.SET_MESSAGE_REQUEST_MODE, mode.to_json())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, admin, request
+from rmqd.client.api.remoting_request import ADMIN_TIMEOUT_SECONDS, REQUEST_TIMEOUT_SECONDS, admin_request, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode
 from rmqd.errors.broker_errors import BrokerFailureError
@@ -73,7 +73,7 @@ async def check_client_config(
 
 async def consumer_connection(remoting: RemotingClient, address: str, group: str) -> ConsumerConnection:
     """Return the group's members with connections and subscription. Raises ConsumerNotOnlineError if there are none."""
-    body = await admin(remoting, address, GetConsumerConnectionListRequestHeader(consumer_group=group))
+    body = await admin_request(remoting, address, GetConsumerConnectionListRequestHeader(consumer_group=group))
     return ConsumerConnection.from_json(body)
 
 
@@ -95,19 +95,19 @@ async def subscription_group(remoting: RemotingClient, address: str, group: str)
     A broker with autoCreateSubscriptionGroup creates a missing group on this request. `subscription_groups` creates
     nothing.
     """
-    body = await admin(remoting, address, GetSubscriptionGroupConfigRequestHeader(group=group))
+    body = await admin_request(remoting, address, GetSubscriptionGroupConfigRequestHeader(group=group))
     return SubscriptionGroupConfig.from_json(body)
 
 
 async def subscription_groups(remoting: RemotingClient, address: str) -> dict[str, SubscriptionGroupConfig]:
     """Return the settings of all groups on a broker, by name."""
-    body = await admin(remoting, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    body = await admin_request(remoting, address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
     return dict(SubscriptionGroupWrapper.from_json(body).subscription_group_table)
 
 
 async def update_subscription_group(remoting: RemotingClient, address: str, config: SubscriptionGroupConfig) -> None:
     """Create or change the group's settings on a broker."""
-    await admin(remoting, address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json())
+    await admin_request(remoting, address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.to_json())
 
 
 async def delete_subscription_group(remoting: RemotingClient, address: str, group: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, TypedDict
 
-from rmqd.client.api.pull_requests import read_part
+from rmqd.client.api.pull_requests import read_records
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS, request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors.broker_errors import NoPermissionError, QueryNotFoundError
@@ -24,8 +24,8 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 
 PENDING_RESET_REMARK: Final = "Offset has been previously reset"
-DISTINGUISHES_NEW_GROUPS: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
-SEARCHES_EXACTLY: Final = 473  # V5_3_0
+NEW_GROUPS_SINCE_VERSION: Final = 412  # V5_0_0_SNAPSHOT: the first version of brokers that heeds setZeroIfNotFound
+EXACT_SEARCH_SINCE_VERSION: Final = 473  # V5_3_0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ async def query_stored_offset(
     except QueryNotFoundError:
         return None
     offset = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
-    return StoredOffset(offset, offset > 0 or reply.version >= DISTINGUISHES_NEW_GROUPS) if offset >= 0 else None
+    return StoredOffset(offset, offset > 0 or reply.version >= NEW_GROUPS_SINCE_VERSION) if offset >= 0 else None
 
 
 async def update_consumer_offset(
@@ -107,22 +107,22 @@ async def search_offset(remoting: RemotingClient, address: str, queue: MessageQu
     header = SearchOffsetRequestHeader(timestamp=timestamp_ms, boundary_type="lower", **_queue_fields(queue))
     reply = await request(remoting, address, header)
     found = OffsetResponseHeader.from_ext_fields(reply.ext_fields).offset
-    if reply.version >= SEARCHES_EXACTLY:
+    if reply.version >= EXACT_SEARCH_SINCE_VERSION:
         return found
     try:
-        at = await stored_at(remoting, address, queue, found)
+        at = await store_time_at(remoting, address, queue, found)
         if 0 <= at < timestamp_ms:
             return found + 1
-        while found and at == timestamp_ms and await stored_at(remoting, address, queue, found - 1) == timestamp_ms:
+        while found and at == timestamp_ms and await store_time_at(remoting, address, queue, found - 1) == timestamp_ms:
             found -= 1
     except NoPermissionError:
         pass
     return found
 
 
-async def stored_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
+async def store_time_at(remoting: RemotingClient, address: str, queue: MessageQueue, offset: int) -> int:
     """Return the store time of the message at an offset (Unix milliseconds); -1 if there is none."""
-    part = await read_part(remoting, address, queue, offset, 1)
+    part = await read_records(remoting, address, queue, offset, 1)
     messages = decode_messages(part.records, queue).messages
     return next((message.store_timestamp for message in messages if message.queue_offset == offset), -1)
 

@@ -77,7 +77,7 @@ async def change_invisible_time(
     lite_topic: str | None = None,
 ) -> PopHandle:
     """Hide a popped message for `invisible_ms` from now on, and return its new handle."""
-    header = change_header(group, real_topic, handle, invisible_ms, lite_topic)
+    header = change_invisible_time_header(group, real_topic, handle, invisible_ms, lite_topic)
     reply = await request(remoting, address, header, timeout_seconds=ACK_TIMEOUT_SECONDS)
     response = ChangeInvisibleTimeResponseHeader.from_ext_fields(reply.ext_fields)
     return handle._replace(  # the start offset of this handle is the message's offset
@@ -88,7 +88,7 @@ async def change_invisible_time(
     )
 
 
-def change_header(
+def change_invisible_time_header(
     group: str, real_topic: str, handle: PopHandle, invisible_ms: int, lite_topic: str | None = None
 ) -> ChangeInvisibleTimeRequestHeader:
     """Return the header of a request to hide a popped message for `invisible_ms` from now on."""

@@ -9,14 +9,14 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors.broker_errors import NoPermissionError
 from rmqd.wire.bodies.heartbeat_data import SUBSCRIPTION_ALL, SubscriptionData
-from rmqd.wire.headers.pull_headers import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
 from rmqd.wire.topics import TOOLS_GROUP
 
 
 @dataclass(frozen=True, slots=True)
-class PulledPart:
+class PulledRecords:
     """The undecoded records of a queue from an offset, the offset to continue at, and the queue's ends."""
 
     records: bytes
@@ -25,7 +25,7 @@ class PulledPart:
     max_offset: int
 
 
-async def read_part(
+async def read_records(
     remoting: RemotingClient,
     address: str,
     queue: MessageQueue,
@@ -34,7 +34,7 @@ async def read_part(
     *,
     subscription: SubscriptionData | None = None,
     hold_seconds: float = 0.0,
-) -> PulledPart:
+) -> PulledRecords:
     """Read up to `most` messages of a queue from an offset, with the tools group that every broker has.
 
     Brokers omit messages that an SQL subscription does not match, and most messages with other tags, because they
@@ -58,7 +58,7 @@ async def read_part(
     )
     seconds = hold_seconds + ADMIN_TIMEOUT_SECONDS
     try:
-        reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=PULLED)
+        reply = await request(remoting, address, header, timeout_seconds=seconds, accepted=PULL_RESPONSE_CODES)
     except NoPermissionError as error:
         if f"the topic[{queue.topic}]" in error.remark:  # brokers of 4.x create dead letter topics so
             command = f"mqadmin updateTopicPerm -t {queue.topic} -p 6"
@@ -66,4 +66,4 @@ async def read_part(
         raise
     pulled = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
     found = reply.code == ResponseCode.SUCCESS
-    return PulledPart(reply.body if found else b"", pulled.next_begin_offset, pulled.min_offset, pulled.max_offset)
+    return PulledRecords(reply.body if found else b"", pulled.next_begin_offset, pulled.min_offset, pulled.max_offset)

@@ -1,4 +1,4 @@
-"""The common part of all requests, and `Coalesced`, which shares one call among many callers.
+"""The common part of all requests, and `SharedCalls`, which shares one call among many callers.
 
 Many parts of a client request the same thing at the same time: a hundred queues lose their broker, and each requests a
 fresh route. One request should serve all of them. But a caller must not get the result of a call that started before
@@ -50,7 +50,7 @@ async def request(
     return reply
 
 
-async def admin(
+async def admin_request(
     remoting: RemotingClient, address: str, header: RequestHeader | RequestCode, body: bytes = b""
 ) -> bytes:
     """Send an operator's request, and return the body of the response."""
@@ -71,7 +71,7 @@ class _Key(Generic[T]):
         self.outcome: T | None = None
 
 
-class Coalesced(Generic[K, T]):
+class SharedCalls(Generic[K, T]):
     """Makes `work(key)` cheap to call from many places at once.
 
     A caller gets the result of a call that started after the caller asked, so the result is never outdated. There are

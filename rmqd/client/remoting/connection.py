@@ -23,7 +23,7 @@ from rmqd.wire.command import RemotingCommand, encode_request
 log = structlog.get_logger(__name__)
 
 TLS_ALERT = b"\x15\x03"  # the first bytes of a TLS server's response to a plain request
-OPAQUE: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
+OPAQUE_NUMBERS: Final[Iterator[int]] = map((0x7FFFFFFF).__and__, itertools.count())
 """The numbers of requests: one series for the process, as in the Java client."""
 
 
@@ -129,7 +129,7 @@ class RemotingConnection(asyncio.Protocol):
     ) -> RemotingCommand:
         """Send a request and wait for its response. A response that arrives after a cancellation is dropped."""
         await self.drained(timeout_seconds)
-        opaque = next(OPAQUE)
+        opaque = next(OPAQUE_NUMBERS)
         future = self.call(code, opaque, encode_request(code, opaque, ext_fields, body), timeout_seconds)
         try:
             return await future
@@ -214,7 +214,7 @@ class RemotingConnection(asyncio.Protocol):
 
     def corrupt(self, error: ProtocolError) -> None:
         """Close because the peer sent bytes that cannot be decoded. The start of the next frame is then unknown."""
-        self._traffic.corrupt_frame(self.address, error)
+        self._traffic.count_corrupt_frame(self.address, error)
         self.corruption = error
         self.close(f"a frame could not be decoded: {error}")
 

@@ -19,9 +19,9 @@ from rmqd.runtime.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-CLOSE_SECONDS: Final = 1.0  # how long to wait for the peers' TLS close_notify
-FINISH_SECONDS: Final = 3.0  # how long to wait for outstanding responses on a connection that is being replaced
-SILENT_FINISH_SECONDS: Final = 1.0  # like FINISH_SECONDS, if the connection is silent
+MAX_CLOSE_SECONDS: Final = 1.0  # how long to wait for the peers' TLS close_notify
+MAX_FINISH_SECONDS: Final = 3.0  # how long to wait for outstanding responses on a connection that is being replaced
+MAX_SILENT_FINISH_SECONDS: Final = 1.0  # like MAX_FINISH_SECONDS, if the connection is silent
 EARLY_CLOSE_SECONDS: Final = 1.0  # if the peer closes a connection within this time, the connection counts as a failure
 
 _Work = Coroutine[None, None, None]
@@ -72,7 +72,7 @@ class ConnectionPool:
         if (explaining := self._explaining.get(address)) is not None:
             await asyncio.wait([explaining])
         if (opening := self._opening.get(address)) is None:
-            self.breakers.check_rest(address)
+            self.breakers.raise_during_pause(address)
             opening = asyncio.create_task(self._open(address), name=f"connect:{address}")
             self._opening[address] = opening
             opening.add_done_callback(lambda task: self._opening_ended(address, task))
@@ -80,7 +80,7 @@ class ConnectionPool:
         return await asyncio.shield(opening)
 
     async def to_probe(self, address: str) -> RemotingConnection:
-        """Return the connection for the one request that finds out whether a silent peer responds again.
+        """Return the connection for a probe: the one request that finds out whether a silent peer responds again.
 
         A silent peer and a dead connection look alike from here. A stopped broker processes earlier requests when it
         runs again. But a proxy, load balancer or NAT that lost its state never answers, although TCP still acknowledges
@@ -109,7 +109,7 @@ class ConnectionPool:
             return current
         if self._closed or self._connections.get(address) is not current or not current.is_suspect:
             successor.close("it is not needed any more")  # the first one was lost, or has received bytes meanwhile
-            await successor.wait_closed(CLOSE_SECONDS)
+            await successor.wait_closed(MAX_CLOSE_SECONDS)
             return await self.connection(address)
         successor.is_suspect = True
         self._successors[address] = successor
@@ -177,7 +177,7 @@ class ConnectionPool:
         for connection in connections:
             connection.close("the client was closed")
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(connection.wait_closed(CLOSE_SECONDS) for connection in connections))
+        await asyncio.gather(*(connection.wait_closed(MAX_CLOSE_SECONDS) for connection in connections))
 
     def ended(self, connection: RemotingConnection) -> None:
         """Called when this end or the peer has closed a connection."""
@@ -271,14 +271,14 @@ class ConnectionPool:
 
     async def _end(self, connection: RemotingConnection, reason: str) -> None:
         try:
-            await connection.pending.finished(FINISH_SECONDS)
+            await connection.pending.finished(MAX_FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 
     async def _end_silent(self, connection: RemotingConnection, reason: str) -> None:
         # a broker that was stopped answers on both connections at about the same time
         try:
-            await self.clock.sleep(SILENT_FINISH_SECONDS)
+            await self.clock.sleep(MAX_SILENT_FINISH_SECONDS)
         finally:
             await self._end_now(connection, reason)
 
@@ -286,7 +286,7 @@ class ConnectionPool:
         """End a connection, also if the task is cancelled at the client's end, because nothing else closes it."""
         connection.pending.fail(lambda: ConnectionRenewedError(connection.address, reason))
         connection.close(reason)
-        await connection.wait_closed(CLOSE_SECONDS)
+        await connection.wait_closed(MAX_CLOSE_SECONDS)
 
     def _keep(self, work: _Work, name: str) -> None:
         """Run a task that `close` cancels."""

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.client.remoting.security import Security, explain_tls_error, why_closed
 from rmqd.errors import CircuitOpenError, RemotingConnectError, RemotingError, TlsError, TlsFileError
-from rmqd.runtime.clock import Clock, backoff_of, jittered
+from rmqd.runtime.clock import Clock, backoff_seconds, with_jitter
 from rmqd.runtime.plain_text import duration
 
 CONNECT_TIMEOUT_SECONDS = 3.0  # Java: connectTimeoutMillis
@@ -213,7 +213,7 @@ class Breakers:
     def failed(self, address: str, error: RemotingError) -> None:
         """Record a failure, and open the breaker for twice the previous pause, up to MAX_SECONDS."""
         breaker = self._breakers.setdefault(address, _Breaker())
-        self._rest(breaker, error, backoff_of(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
+        self._rest(breaker, error, backoff_seconds(FIRST_SECONDS, breaker.failures + 1, MAX_SECONDS))
         breaker.failures, breaker.failed_at = breaker.failures + 1, self._now()
 
     def failed_since(self, address: str, asked_at: float) -> bool:
@@ -236,12 +236,12 @@ class Breakers:
         breaker.broken = breaker.broken + 1 if now - breaker.broke_at < FORGET_SECONDS else 1
         breaker.broke_at = now
         if breaker.broken > 1:
-            self._rest(breaker, error, backoff_of(FIRST_SECONDS, breaker.broken - 1, MAX_BROKEN_SECONDS))
+            self._rest(breaker, error, backoff_seconds(FIRST_SECONDS, breaker.broken - 1, MAX_BROKEN_SECONDS))
 
     def _rest(self, breaker: _Breaker, error: RemotingError, pause_seconds: float) -> None:
         breaker.error = error
         breaker.is_silent = not isinstance(error, RemotingConnectError)
-        breaker.until = self._now() + jittered(pause_seconds, 0.5, 1.0)
+        breaker.until = self._now() + with_jitter(pause_seconds, 0.5, 1.0)
 
     def answered(self, address: str) -> None:
         """Close the breaker. Only breaks within the last minute are kept."""
@@ -271,12 +271,12 @@ class Breakers:
         breaker = self._of(address)
         return 0.0 if breaker.error is None else max(0.0, breaker.until - self._now())
 
-    def check_rest(self, address: str) -> None:
+    def raise_during_pause(self, address: str) -> None:
         """Raise CircuitOpenError, or TlsError, during the pause after a failure."""
         if self.rest_seconds(address):
-            self.check_responding(address)
+            self.raise_until_responding(address)
 
-    def check_responding(self, address: str) -> None:
+    def raise_until_responding(self, address: str) -> None:
         """Raise the same errors until the address responds again, for requests that may wait for a long time."""
         error = self._of(address).error
         if error is not None:  # a new exception for each caller, because raising one adds to its traceback
@@ -286,13 +286,13 @@ class Breakers:
     @contextlib.contextmanager
     def probe(self, address: str) -> Iterator[None]:
         """Enter as the one request that probes a silent peer. Raises for other requests meanwhile."""
-        self.check_rest(address)
+        self.raise_during_pause(address)
         breaker = self._of(address)
         if breaker.error is None:
             yield
             return
         if breaker.is_probed:
-            self.check_responding(address)
+            self.raise_until_responding(address)
         breaker.is_probed = True
         try:
             yield

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from rmqd.errors import ProtocolError
 from rmqd.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, FrameDecoder, RemotingCommand, decode_command
 
-MAX_AT_ONCE: Final = 128  # frames per loop iteration: a few milliseconds if all are rejected requests
+MAX_FRAMES_PER_TURN: Final = 128  # frames per loop iteration: a few milliseconds if all are rejected requests
 _KNOWN_FLAGS: Final = RESPONSE_FLAG | ONEWAY_FLAG
 
 Taker = Callable[[RemotingCommand], None]
@@ -33,7 +33,7 @@ class FrameReader:
         on_error: Callable[[Exception], None],
         on_passed: Callable[[], None],
     ) -> None:
-        """`on_passed` is called when a later turn has passed on commands. `feed` itself reports this by its result."""
+        """`on_passed` is called after commands were passed on in a later turn of the loop, outside of `feed`."""
         self._decoder = FrameDecoder(max_frame_size_bytes)
         self._on_reply = on_reply
         self._on_request = on_request
@@ -50,7 +50,7 @@ class FrameReader:
     def feed(self, data: bytes, transport: asyncio.Transport) -> bool:
         """Accept bytes. Returns whether they completed a frame. Raises ProtocolError if they cannot be decoded."""
         payloads = self._decoder.feed(data)
-        if self._waiting or len(payloads) > MAX_AT_ONCE:
+        if self._waiting or len(payloads) > MAX_FRAMES_PER_TURN:
             self._put_off(payloads, transport)
         else:
             self._take(payloads)
@@ -78,7 +78,7 @@ class FrameReader:
         self._waiting += payloads  # including bytes that TLS had already received when reading was paused
 
     def _go_on(self, transport: asyncio.Transport) -> None:
-        some, self._waiting = self._waiting[:MAX_AT_ONCE], self._waiting[MAX_AT_ONCE:]
+        some, self._waiting = self._waiting[:MAX_FRAMES_PER_TURN], self._waiting[MAX_FRAMES_PER_TURN:]
         try:
             self._take(some)
         except Exception as error:  # noqa: BLE001 it has no caller that would see it
@@ -104,12 +104,12 @@ class FrameReader:
 
 T = TypeVar("T")
 
-MAX_INLINE_BYTES: Final = 32 * 1024  # a body in fastjson's dialect takes about one microsecond per byte
+MAX_BYTES_PARSED_INLINE: Final = 32 * 1024  # a body in fastjson's dialect takes about one microsecond per byte
 
 
-async def parsed(parse: Callable[[bytes], T], body: bytes) -> T:
+async def parse_body(parse: Callable[[bytes], T], body: bytes) -> T:
     """Return the result of `parse(body)`, or raise its error. Only a large body is parsed in another thread."""
-    if len(body) <= MAX_INLINE_BYTES:
+    if len(body) <= MAX_BYTES_PARSED_INLINE:
         return parse(body)
     return await asyncio.get_running_loop().run_in_executor(_thread(), parse, body)
 

@@ -21,15 +21,15 @@ Reply = tuple[int, str, dict[str, str], bytes]  # code, remark, ext fields, body
 RequestHandler = Callable[[RemotingCommand, str], Awaitable[Reply | None]]
 NoticeHandler = Callable[[RemotingCommand, str], None]
 
-MAX_AT_ONCE: Final = 64  # requests of one peer that are handled concurrently
-REPLY_SECONDS: Final = 3.0  # limit for writing a response to the socket
+MAX_REQUESTS_AT_ONCE: Final = 64  # requests of one peer that are handled concurrently
+MAX_REPLY_SECONDS: Final = 3.0  # limit for writing a response to the socket
 
 
 class PeerRequests:
     """Answers each request with the handler of its code, in tasks that `close` cancels.
 
-    At most MAX_AT_ONCE requests of a connection are answered at once; others are rejected. A response is dropped if
-    the peer does not read it in time. So a peer uses limited memory, whatever it sends.
+    At most MAX_REQUESTS_AT_ONCE requests of a connection are answered at once; others are rejected. A response is
+    dropped if the peer does not read it in time. So a peer uses limited memory, whatever it sends.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class PeerRequests:
         if (notice := self.notices.get(command.code)) is not None:
             notice(command, connection.address)
             return
-        if self._under_way[connection] >= MAX_AT_ONCE:
+        if self._under_way[connection] >= MAX_REQUESTS_AT_ONCE:
             self._turn_away(connection, command)
             return
         self._under_way[connection] += 1
@@ -60,9 +60,11 @@ class PeerRequests:
             del self._under_way[connection]
 
     def _turn_away(self, connection: RemotingConnection, command: RemotingCommand) -> None:
-        log.warning("request.turned_away", code=int(command.code), address=connection.address, at_once=MAX_AT_ONCE)
+        log.warning(
+            "request.turned_away", code=int(command.code), address=connection.address, at_once=MAX_REQUESTS_AT_ONCE
+        )
         if connection.is_open and connection.is_read and not command.is_oneway:
-            remark = f"{MAX_AT_ONCE} of your requests are being answered; try again later"
+            remark = f"{MAX_REQUESTS_AT_ONCE} of your requests are being answered; try again later"
             connection.write(encode_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
     async def close(self) -> None:
@@ -91,5 +93,5 @@ class PeerRequests:
         if reply is None or command.is_oneway:
             return
         with contextlib.suppress(RemotingError):  # the peer has gone, or does not read
-            await connection.drained(REPLY_SECONDS)
+            await connection.drained(MAX_REPLY_SECONDS)
             connection.write(encode_response(command, *reply))

@@ -231,7 +231,7 @@ class TrafficCounters:
         """Count a request without a response. `reason` is `timeout` or `closed`."""
         self.failures[code, reason] = self.failures.get((code, reason), 0) + 1
 
-    def corrupt_frame(self, address: str, error: ProtocolError) -> None:
+    def count_corrupt_frame(self, address: str, error: ProtocolError) -> None:
         """Count and log a frame that cannot be decoded."""
         self.corrupt_frames += 1
         log.error("frame.corrupt", address=address, error=str(error))

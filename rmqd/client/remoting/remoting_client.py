@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
+from rmqd.client.remoting.connection import OPAQUE_NUMBERS, RemotingConnection
 from rmqd.client.remoting.connection_pool import ConnectionPool
 from rmqd.client.remoting.pending import ResponseFuture
 from rmqd.codes import ResponseCode
@@ -122,7 +122,7 @@ class RemotingClient(ConnectionPool):
 
         It fails like the future of `RemotingConnection.call`. A failure is not reported if nothing awaits the future.
         """
-        opaque = next(OPAQUE)
+        opaque = next(OPAQUE_NUMBERS)
         frame = encode_request(code, opaque, self.security.signed(ext_fields))
         return connection.call(code, opaque, frame, timeout_seconds)
 

@@ -36,12 +36,12 @@ from rmqd.wire.topics import TOOLS_GROUP
 
 log = structlog.get_logger(__name__)
 
-REPEAT_SECONDS: Final = 60.0
-MAX_REASONS: Final = 3  # in one log line
+LOG_INTERVAL_SECONDS: Final = 60.0
+MAX_LOGGED_REASONS: Final = 3  # in one log line
 # Refused requests are repeated within seconds, and routes within half a minute. A refusal that was not repeated for
 # longer than this has ended, or is from a broker that has left.
-TRUST_FORGOTTEN_SECONDS: Final = 70.0
-PERMISSION_FORGOTTEN_SECONDS: Final = 25.0
+FORGET_TRUST_REFUSAL_SECONDS: Final = 70.0
+FORGET_PERMISSION_REFUSAL_SECONDS: Final = 25.0
 # Requests that are needed for consuming. rmqd tolerates a refusal of any other request.
 ESSENTIAL_REQUESTS: Final = frozenset(
     {
@@ -78,7 +78,7 @@ class Refusals:
         found = [reason for (_, reason), (is_trust, _) in self.current.items() if is_trust or named.search(reason)]
         return found[0] if found else None
 
-    def standing(self) -> tuple[str, ...]:
+    def current_reasons(self) -> tuple[str, ...]:
         """Return the reasons of all current refusals, each once."""
         self._forget_old()
         return tuple(dict.fromkeys(reason for _, reason in self.current))
@@ -101,19 +101,19 @@ class Refusals:
             error = AccessRefusedError(answer.code, answer.remark, address, refusal, RequestCode(request_code))
             self.refused(address, str(error), is_trust=refusal.is_about_who)
 
-    def needed(self, error: AccessRefusedError) -> None:
-        """Report a refusal of a request that is not in ESSENTIAL_REQUESTS, but was needed here."""
+    def report_needed(self, error: AccessRefusedError) -> None:
+        """Report the refusal of a request that the caller needs although it is not in ESSENTIAL_REQUESTS."""
         self.refused(error.address, str(error), is_trust=error.refusal.is_about_who)
 
     def refused(self, address: str, reason: str, *, is_trust: bool) -> None:
         """Record a refusal, by the server or by this client. `is_trust`: it concerns all requests to the address."""
         self.current[address, reason] = (is_trust, self._now())
-        if self._now() - self._reported_at >= REPEAT_SECONDS:
+        if self._now() - self._reported_at >= LOG_INTERVAL_SECONDS:
             self._reported_at = self._now()
-            log_refusals(self.standing())
+            log_refusals(self.current_reasons())
 
     def trusted(self, address: str) -> None:
-        """Record a response that shows that the server trusts us: refusals of all its requests have ended."""
+        """Called when a response shows that the server trusts us: its refusals about identity have ended."""
         over = [key for key, (is_trust, _) in self.current.items() if is_trust and key[0] == address]
         for key in over:
             del self.current[key]
@@ -129,14 +129,16 @@ class Refusals:
     def _forget_old(self) -> None:
         now = self._now()
         for key, (is_trust, seen_at) in list(self.current.items()):
-            if now - seen_at > (TRUST_FORGOTTEN_SECONDS if is_trust else PERMISSION_FORGOTTEN_SECONDS):
+            if now - seen_at > (FORGET_TRUST_REFUSAL_SECONDS if is_trust else FORGET_PERMISSION_REFUSAL_SECONDS):
                 del self.current[key]
 
 
 def log_refusals(reasons: Sequence[str]) -> None:
     """Log refusals, several in one line."""
-    more = {"more": len(reasons) - MAX_REASONS} if len(reasons) > MAX_REASONS else {}
-    log.error("access.refused", reason="; ".join(reasons[:MAX_REASONS]), again_in_seconds=REPEAT_SECONDS, **more)
+    more = {"more": len(reasons) - MAX_LOGGED_REASONS} if len(reasons) > MAX_LOGGED_REASONS else {}
+    log.error(
+        "access.refused", reason="; ".join(reasons[:MAX_LOGGED_REASONS]), again_in_seconds=LOG_INTERVAL_SECONDS, **more
+    )
 
 
 class Security:
@@ -190,7 +192,7 @@ class Security:
         self.refusals.hidden = re.compile(rf"(?<!\w)(?:{words})(?!\w)") if words else None
 
 
-PROBE_SECONDS: Final = 2.0
+MAX_PROBE_SECONDS: Final = 2.0
 
 _NOT_TLS: Final = "it answers without TLS; set client.tls.enabled: false, or tls.server.mode=permissive there"
 _TLS_ONLY: Final = "it accepts only TLS; set client.tls.enabled: true"
@@ -326,7 +328,7 @@ async def why_closed(
     unknown. Raises nothing.
     """
     try:
-        async with clock.timeout(PROBE_SECONDS):
+        async with clock.timeout(MAX_PROBE_SECONDS):
             if context is None:
                 return _TLS_ONLY if await _speaks_tls(host, port) else None
             if await _answers_in_plain(host, port):

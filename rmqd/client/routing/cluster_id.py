@@ -25,7 +25,7 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.admin_requests import cluster_info, get_kv, put_kv
-from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.name_server_client import NameServers
 from rmqd.errors import NameServerError, ProtocolError, RemotingTimeoutError, RmqdError
@@ -35,9 +35,9 @@ from rmqd.wire.bodies.route_data import BrokerData, ClusterInfo
 
 log = structlog.get_logger(__name__)
 
-NAMESPACE: Final = "RMQD"
-KEY: Final = "cluster_id"
-FILE_NAME: Final = "cluster-ids.json"
+KV_NAMESPACE: Final = "RMQD"
+KV_KEY: Final = "cluster_id"
+CLUSTER_IDS_FILE_NAME: Final = "cluster-ids.json"
 SETTLE_SECONDS: Final = 1.0  # two members that create ids at the same time see each other's id after this time
 MAX_UNANSWERED: Final = 3  # a proxy may drop requests that it does not pass on
 MAX_KNOWN_CLUSTERS: Final = 32
@@ -54,8 +54,8 @@ class ClusterId:
         self._is_known = False
         self._remoting = remoting
         self._name_servers = name_servers
-        self._path = Path(state_dir or os.devnull) / FILE_NAME
-        self._learning = Coalesced[bool, None](self._learn)
+        self._path = Path(state_dir or os.devnull) / CLUSTER_IDS_FILE_NAME
+        self._learning = SharedCalls[bool, None](self._learn)
 
     async def learn(self, *, may_write: bool = True) -> str:
         """Return the id. Creates one if there is none and this client `may_write`.
@@ -95,7 +95,7 @@ class ClusterId:
 
         async def ask(address: str) -> str | RmqdError:
             try:
-                return await get_kv(self._remoting, address, NAMESPACE, KEY)
+                return await get_kv(self._remoting, address, KV_NAMESPACE, KV_KEY)
             except QueryNotFoundError:
                 return ""
             except RmqdError as error:
@@ -126,7 +126,7 @@ class ClusterId:
     async def _put(self, found: str, addresses: Iterable[str]) -> None:
         async def put(address: str) -> None:
             try:
-                await put_kv(self._remoting, address, NAMESPACE, KEY, found)
+                await put_kv(self._remoting, address, KV_NAMESPACE, KV_KEY, found)
             except RmqdError as error:
                 log.warning("cluster.id_not_kept", address=address, error=str(error))
 
@@ -148,7 +148,7 @@ class ClusterId:
 
     def _note(self, known: dict[str, set[str]]) -> None:
         content = json.dumps({one: sorted(places) for one, places in [*known.items()][-MAX_KNOWN_CLUSTERS:]}, indent=1)
-        temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}")
+        temporary = self._path.with_name(f"{CLUSTER_IDS_FILE_NAME}.{os.getpid()}")
         with contextlib.suppress(OSError):
             temporary.write_text(content)
             temporary.replace(self._path)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from rmqd.client.api.admin_requests import cluster_info
-from rmqd.client.api.remoting_request import Coalesced, request
+from rmqd.client.api.remoting_request import SharedCalls, request
 from rmqd.client.client_options import without_password
-from rmqd.client.remoting.frame_reader import parsed
+from rmqd.client.remoting.frame_reader import parse_body
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
 from rmqd.errors import CircuitOpenError, NameServerError, RmqdError
@@ -37,7 +37,7 @@ async def get_route(remoting: RemotingClient, address: str, topic: str) -> Topic
     """Return a topic's route. Raises TopicNotExistError if the name server does not know the topic."""
     header = GetRouteInfoRequestHeader(topic=topic, accept_standard_json_only=True)
     reply = await request(remoting, address, header)
-    return await parsed(TopicRouteData.from_json, reply.body)
+    return await parse_body(TopicRouteData.from_json, reply.body)
 
 
 LOOKUP_TIMEOUT_SECONDS: Final = 3.0  # Java: TopAddressing's readTimeoutMillis
@@ -201,7 +201,7 @@ class NameServers:
         self._interval = ADDRESS_SERVER_INTERVAL_SECONDS if self._url else RESOLVE_INTERVAL_SECONDS
         self._stale_at = 0.0  # when `ask` must first look up the addresses (monotonic)
         self._look_again = asyncio.Event()
-        self._looking = Coalesced[None, None](lambda _: self._look_up())
+        self._looking = SharedCalls[None, None](lambda _: self._look_up())
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ Three things make this harder than a cache:
 - *Responses may arrive in another order than the requests.* Each request has a number. A response is ignored if a
   response to a later request was used already.
 - *Errors arrive in bursts.* When a broker dies, every queue on it requests fresh routes. Requests about one topic are
-  shared (`Coalesced`), and a topic is requested at most once in REFRESH_GAP_SECONDS.
+  shared (`SharedCalls`), and a topic is requested at most once in REFRESH_GAP_SECONDS.
 
 Readers never wait: all routes are one immutable value (`Routes`). A refresh replaces it once for all topics that it
 requested. A reader that caches a part of it, such as a pull loop, reads again when `version` changes.
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.routing.routes import MissingBrokers, Routes
 from rmqd.errors import BrokerAwayError, RemotingTimeoutError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import TopicNotExistError
@@ -92,7 +92,7 @@ class RouteTable:
         self._watched: dict[str, _Watched] = {}
         self._callbacks: list[Callable[[frozenset[str]], None]] = []
         self._order = itertools.count()
-        self._learn = Coalesced(self._ask)
+        self._learn = SharedCalls(self._ask)
         self._sooner = asyncio.Event()
         self.problem: str | None = None
         """The reason why routes are out of date while no name server answers."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from rmqd.runtime.clock import Clock
-from rmqd.wire.bodies.route_data import TopicRouteData, leaders
+from rmqd.wire.bodies.route_data import TopicRouteData, queue_leaders
 from rmqd.wire.fields import MAX_QUEUES
 from rmqd.wire.message_queue import MessageQueue
 
@@ -62,7 +62,9 @@ class Routes:
     def __init__(self, by_topic: Mapping[str, TopicRouteData] | None = None) -> None:
         self.by_topic: Mapping[str, TopicRouteData] = MappingProxyType(dict(by_topic or {}))
         self._readable: dict[str, list[MessageQueue]] = {}  # results of `readable`, which each rebalance needs twice
-        self._leaders = {topic: leaders(route.mappings) for topic, route in self.by_topic.items() if route.mappings}
+        self._leaders = {
+            topic: queue_leaders(route.mappings) for topic, route in self.by_topic.items() if route.mappings
+        }
         self.brokers: Mapping[str, Mapping[int, str]] = MappingProxyType(
             {
                 broker.broker_name: MappingProxyType(dict(sorted(broker.broker_addrs.items())))
@@ -72,7 +74,7 @@ class Routes:
         )
 
     def replaced(self, changes: Mapping[str, TopicRouteData | None]) -> Routes:
-        """Return these routes with some replaced, or removed (None). `changes` count as newer than the rest."""
+        """Return a copy with the routes in `changes` by topic; None removes a route. They count as newest."""
         if not changes:
             return self
         kept = {topic: route for topic, route in self.by_topic.items() if topic not in changes}
@@ -142,4 +144,4 @@ def _content(route: TopicRouteData | None) -> object:
     if route is None:
         return None
     brokers = {broker.broker_name: dict(broker.broker_addrs) for broker in route.broker_datas}
-    return sorted(route.queue_datas), brokers, route.order_topic_conf, leaders(route.mappings)
+    return sorted(route.queue_datas), brokers, route.order_topic_conf, queue_leaders(route.mappings)

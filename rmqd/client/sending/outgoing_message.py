@@ -45,7 +45,7 @@ class OutgoingMessage:
     born_timestamp_ms: int | None = None
 
     @property
-    def is_timed(self) -> bool:
+    def needs_timer(self) -> bool:
         """Whether the message needs the timer of a 5.x broker."""
         return self.delay_ms is not None or self.deliver_at_ms is not None
 
@@ -72,12 +72,12 @@ MessageQueueSelector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Selects one of the writable queues, which are in RocketMQ's order; there is at least one."""
 
 
-def by_hash(sharding_key: str) -> MessageQueueSelector:
+def select_by_hash(sharding_key: str) -> MessageQueueSelector:
     """Select by the key's hash, as Java's `SelectMessageQueueByHash`: the same queue while their number stays."""
     return lambda queues: queues[abs(java_hash(sharding_key)) % len(queues)]
 
 
-def by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
+def select_by_id(queue_id: int, broker_name: str = "") -> MessageQueueSelector:
     """Select the queue with this id. `broker_name` is needed if several brokers have the topic.
 
     The selector raises RouteNotFoundError if no queue matches, or more than one.
@@ -103,7 +103,7 @@ def _known(queues: Sequence[MessageQueue]) -> str:
     return ", ".join(f"{broker}:0" if most == 0 else f"{broker}:0 to {broker}:{most}" for broker, most in last.items())
 
 
-def may_retry(error: RmqdError, served: Container[str]) -> bool:
+def may_retry_send(error: RmqdError, served: Container[str]) -> bool:
     """Return whether to try again. `served` are the topics of earlier sends.
 
     A missing route for such a topic is temporary. For others it is final, because waiting does not create a topic.

@@ -188,7 +188,7 @@ class Producer:
                 queue.topic, f"no name server has a route to the master of broker {queue.broker_name}"
             )
         message = sending.message
-        if message.is_timed:
+        if message.needs_timer:
             await self._require_timers(queue, address)
         now_ms = int(self._clock.wall() * 1000)
         make_header = SendBatchMessageRequestHeader if sending.is_batch else SendMessageRequestHeaderV2

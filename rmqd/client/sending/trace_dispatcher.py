@@ -27,13 +27,13 @@ log = structlog.get_logger(__name__)
 MAX_WAITING_CHARACTERS: Final = 8_000_000  # limit for the text of all waiting records; Java: 2048 records of any length
 FLUSH_SECONDS: Final = 5.0  # Java: flushTraceInterval
 POLL_SECONDS: Final = 0.1  # interval of checks for full batches, because appending wakes no task
-SENDERS: Final = 16  # trace messages in flight at once
+MAX_SENDS_IN_FLIGHT: Final = 16  # trace messages in flight at once
 SEND_TIMEOUT_SECONDS: Final = 5.0
-PAUSE_SECONDS: Final = 5.0  # pause after a failure, because a missing topic would cause constant requests
+PAUSE_AFTER_FAILURE_SECONDS: Final = 5.0  # pause after a failure, because a missing topic would cause constant requests
 CLOSE_SECONDS: Final = 3.0
 REPORT_SECONDS: Final = 60.0
 
-RESULTS: Final = ("sent", "full", "failed")
+TRACE_RESULTS: Final = ("sent", "full", "failed")
 """The result of a record: sent, dropped because too many wait, or dropped because it could not be sent."""
 
 
@@ -41,7 +41,7 @@ class TraceDispatcher:
     """Sends a group's records to the trace topic. `append` may be called in any thread, the rest in the event loop."""
 
     def __init__(self, producer: Producer, options: TraceOptions, producer_group: str, clock: Clock) -> None:
-        self.counts = dict.fromkeys(RESULTS, 0)
+        self.counts = dict.fromkeys(TRACE_RESULTS, 0)
         """The number of records by result so far."""
         self.failure = ""
         """The error of the last failed send."""
@@ -111,7 +111,7 @@ class TraceDispatcher:
         batches = -(-(len(self._waiting) - least + 1) // calls)
         turns = iter(range(batches))
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(SENDERS, batches)):
+            for _ in range(min(MAX_SENDS_IN_FLIGHT, batches)):
                 tasks.create_task(self._sender(turns), name="trace sender")
 
     async def _sender(self, turns: Iterator[int]) -> None:
@@ -140,7 +140,7 @@ class TraceDispatcher:
             await self._producer.send(message, producer_group=self._group, timeout_seconds=SEND_TIMEOUT_SECONDS)
         except RmqdError as error:
             now = self._clock.monotonic()
-            self._may_send_at = now + PAUSE_SECONDS
+            self._may_send_at = now + PAUSE_AFTER_FAILURE_SECONDS
             self.failure = str(error)
             self._lose("failed", data.count)
             self._report(now, self.failure)
@@ -205,4 +205,4 @@ class TracedProducer:
 
 def _type_of(message: OutgoingMessage) -> TraceMessageType:
     """Return the type that Java's producer would write: an ordered message counts as a normal one."""
-    return TraceMessageType.DELAY if message.delay_level or message.is_timed else TraceMessageType.NORMAL
+    return TraceMessageType.DELAY if message.delay_level or message.needs_timer else TraceMessageType.NORMAL

@@ -22,16 +22,16 @@ from rmqd.errors import InvalidNameError
 from rmqd.runtime.value_kinds import (
     Choice,
     Duration,
-    EnvText,
     Flag,
     Integer,
     Key,
     Size,
+    SubstitutedText,
     ValueKind,
-    as_list,
-    key_of,
-    show,
-    wrong,
+    key_of_field,
+    list_example,
+    show_value,
+    value_error,
 )
 from rmqd.wire.lite_topic import MAX_LITE_TOPIC_LENGTH, check_lite_topic
 from rmqd.wire.topics import check_topic
@@ -51,7 +51,7 @@ def fields_of(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
 @functools.cache
 def keys_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the keys of a mapping, in the order for users."""
-    return {key_of(name): field for name, field in fields_of(model)}
+    return {key_of_field(name): field for name, field in fields_of(model)}
 
 
 def kind_of(field: FieldInfo) -> object:
@@ -68,7 +68,7 @@ class ConfigSection(BaseModel):
     """A mapping of the configuration file. Unknown keys are refused, and it never changes after loading."""
 
     model_config = ConfigDict(
-        alias_generator=key_of, extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
+        alias_generator=key_of_field, extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
@@ -144,7 +144,7 @@ def _written(root: type[BaseModel], place: KeyPath, name: str, value: object) ->
     """Return a Java value in rmqd's notation; "" for text, which may be a secret, and for invalid values."""
     model = model_at(root, place[:-1])
     kind = None if model is None else kind_of(keys_of(model)[str(place[-1])])
-    if not isinstance(kind, Choice | Duration | Flag | Size | Integer) or isinstance(value, EnvText):
+    if not isinstance(kind, Choice | Duration | Flag | Size | Integer) or isinstance(value, SubstitutedText):
         return ""
     accepted = java_names.value_from_java(kind, name, value)
     return "" if accepted is None else f": {str(accepted).lower() if isinstance(accepted, bool) else accepted}"
@@ -157,7 +157,7 @@ def _missing_key(root: type[BaseModel], path: KeyPath) -> str:
 
 
 def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) -> str:
-    kind, shown = details["type"], show(details["input"])
+    kind, shown = details["type"], show_value(details["input"])
     if kind == "model_type":
         model = model_at(root, path)
         keys = list(keys_of(model)) if model is not None else []
@@ -167,7 +167,7 @@ def _wrong_value(root: type[BaseModel], path: KeyPath, details: ErrorDetails) ->
         return f"{shown} is not a mapping; expected a mapping of names to values"
     if kind == "list_type":
         one = details["input"] if isinstance(details["input"], str) else None
-        return f"{shown} is not a list; expected a list, such as {as_list(one)}"
+        return f"{shown} is not a list; expected a list, such as {list_example(one)}"
     model = model_at(root, path[:-1])
     accepting = None if model is None or path[-1] not in keys_of(model) else kind_of(keys_of(model)[str(path[-1])])
     if isinstance(accepting, Choice) and (word := word_of_constant(details["input"])) in accepting.words:
@@ -268,13 +268,13 @@ class NameServerList(ValueKind):
         elif isinstance(value, list):
             addresses = value
         else:
-            raise wrong(f"{show(value)} is not an address", self.accepted)
+            raise value_error(f"{show_value(value)} is not an address", self.accepted)
         if not addresses:
-            raise wrong("no address is set", self.accepted)
+            raise value_error("no address is set", self.accepted)
         for address in addresses:
             if not isinstance(address, str) or not is_host_port(address):
-                shown = value if isinstance(value, EnvText) else address
-                raise wrong(f"{show(shown)} is not host:port", self.accepted)
+                shown = value if isinstance(value, SubstitutedText) else address
+                raise value_error(f"{show_value(shown)} is not host:port", self.accepted)
         return tuple(str(address) for address in addresses)
 
     def json_schema(self) -> dict[str, Any]:
@@ -293,13 +293,15 @@ class SubscriptionForm(ValueKind):
             if set(value) != {"sql"}:
                 for kind in ("SQL92", "TAG"):
                     if kind in (*value, *value.values()):
-                        raise wrong(f"{kind} is Java's name for {word_of_constant(kind)}", _TAG_FORM)
-                raise wrong(f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is not a subscription", _TAG_FORM)
+                        raise value_error(f"{kind} is Java's name for {word_of_constant(kind)}", _TAG_FORM)
+                raise value_error(
+                    f"a mapping of {', '.join(map(repr, value)) or 'nothing'} is not a subscription", _TAG_FORM
+                )
             if not isinstance(sql, str) or not sql.strip():
-                raise wrong(f"{show(sql)} is not an SQL92 condition", _TAG_FORM)
+                raise value_error(f"{show_value(sql)} is not an SQL92 condition", _TAG_FORM)
             return Subscription(expression=_without_nul(sql), kind="SQL92")
         if not isinstance(value, str):
-            raise wrong(f"{show(value)} is not a tag expression", _TAG_FORM)
+            raise value_error(f"{show_value(value)} is not a tag expression", _TAG_FORM)
         return Subscription(expression=_checked_tags(value), kind="TAG")
 
     def json_schema(self) -> dict[str, Any]:
@@ -334,13 +336,17 @@ class PointInTime(ValueKind):
             moment = datetime.fromisoformat(value) if isinstance(value, str) else None
         except ValueError:
             moment = None
-        if moment is None and re.fullmatch(r"[0-9]{14}", str(value), re.ASCII) and not isinstance(value, EnvText):
+        if (
+            moment is None
+            and re.fullmatch(r"[0-9]{14}", str(value), re.ASCII)
+            and not isinstance(value, SubstitutedText)
+        ):
             iso = re.sub("(....)(..)(..)(..)(..)(..)", r"\1-\2-\3T\4:\5:\6", str(value))
-            raise wrong(f"{show(value)} is Java's form; write {iso} and its zone", self.accepted)
+            raise value_error(f"{show_value(value)} is Java's form; write {iso} and its zone", self.accepted)
         if moment is None:
-            raise wrong(f"{show(value)} is not a point in time", self.accepted)
+            raise value_error(f"{show_value(value)} is not a point in time", self.accepted)
         if moment.tzinfo is None:
-            raise wrong(f"{show(value)} has no time zone", self.accepted)
+            raise value_error(f"{show_value(value)} has no time zone", self.accepted)
         return round(moment.timestamp() * 1000)
 
     def json_schema(self) -> dict[str, Any]:
@@ -349,33 +355,33 @@ class PointInTime(ValueKind):
 
 def _checked_lite_topics(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise wrong(f"{show(value)} is not a list of lite topics", _LITE_FORM)
+        raise value_error(f"{show_value(value)} is not a list of lite topics", _LITE_FORM)
     for name in value:
         if not isinstance(name, str):
-            raise wrong(f"{show(name)} is not the name of a lite topic", _LITE_FORM)
+            raise value_error(f"{show_value(name)} is not the name of a lite topic", _LITE_FORM)
         try:
             check_lite_topic(name)
         except InvalidNameError as error:
-            raise wrong(str(error), _LITE_FORM) from None
+            raise value_error(str(error), _LITE_FORM) from None
     if len(set(value)) < len(value):
-        raise wrong("a lite topic is listed twice", _LITE_FORM)
+        raise value_error("a lite topic is listed twice", _LITE_FORM)
     return tuple(map(str, value))
 
 
 def _without_nul(expression: str) -> str:
     # tags and properties of messages never contain it, and other software may cut the text there
     if "\0" in expression:
-        raise wrong(f"{show(expression)} has a NUL character", _TAG_FORM)
+        raise value_error(f"{show_value(expression)} has a NUL character", _TAG_FORM)
     return str(expression)
 
 
 def _checked_tags(expression: str) -> str:
     tags = [tag.strip() for tag in expression.split("||")]
     if not any(tags):
-        raise wrong(f"{show(expression)} contains no tag", _TAG_FORM)
+        raise value_error(f"{show_value(expression)} contains no tag", _TAG_FORM)
     for tag in tags:
         # RocketMQ would read `a | b` as one tag of five characters, and `*` among other tags as a tag of that name.
         if "|" in tag or "&&" in tag or (tag == "*" and len(tags) > 1):
-            shown = expression if isinstance(expression, EnvText) else tag
-            raise wrong(f"{show(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
+            shown = expression if isinstance(expression, SubstitutedText) else tag
+            raise value_error(f"{show_value(shown)} is not a tag, tags are separated by ||", _TAG_FORM)
     return _without_nul(expression)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
-from rmqd.client.client_options import MAX_TRACE_CALLS
+from rmqd.client.client_options import MAX_CALLS_PER_TRACE_MESSAGE
 from rmqd.config.model.forms import ConfigSection, PointInTime, SubscriptionForm, is_topic, setting
 from rmqd.config.model.java_names import word_of_constant
 from rmqd.config.model.spark_model import PipelineConfig, SinkConfig, SparkConfig
@@ -36,8 +36,8 @@ from rmqd.runtime.value_kinds import (
     Text,
     ValueKind,
     or_substituted,
-    show,
-    wrong,
+    show_value,
+    value_error,
 )
 from rmqd.wire.topics import TRACE_TOPIC
 
@@ -94,9 +94,9 @@ class Percentage(ValueKind):
     def check(self, value: object) -> float:
         number = value.removesuffix("%").strip() if isinstance(value, str) and value.endswith("%") else ""
         if not _NUMBER.fullmatch(number):
-            raise wrong(f"{show(value)} is not a percentage", self.accepted)
+            raise value_error(f"{show_value(value)} is not a percentage", self.accepted)
         if float(number) > 100:
-            raise wrong(f"{show(value)} is out of range", self.accepted)
+            raise value_error(f"{show_value(value)} is out of range", self.accepted)
         return float(number) / 100
 
     def written(self, value: Any) -> Any:
@@ -194,11 +194,13 @@ class OffsetStoreConfig(ConfigSection):
             return {"plugin": BROKER}
         plugin = value.get("plugin") if isinstance(value, dict) else value
         if (java := word_of_constant(plugin) or "").startswith(BROKER):
-            raise wrong(f"{show(plugin)} is Java's name for {java}", f"{BROKER} | {{plugin: NAME, options: {{...}}}}")
+            raise value_error(
+                f"{show_value(plugin)} is Java's name for {java}", f"{BROKER} | {{plugin: NAME, options: {{...}}}}"
+            )
         if isinstance(value, dict):
             return value
         name = value if isinstance(value, str) else "NAME"
-        raise wrong(f"{show(value)} is not a mapping", f"{BROKER} | {{plugin: {name}, options: {{...}}}}")
+        raise value_error(f"{show_value(value)} is not a mapping", f"{BROKER} | {{plugin: {name}, options: {{...}}}}")
 
 
 class _OrBroker:
@@ -214,7 +216,7 @@ class StrategyName(Choice):
     def check(self, value: object) -> str:
         if isinstance(value, str) and value and word_of_constant(value) not in self.words:
             return str(value)
-        raise wrong(f"{show(value)} is not a strategy", self.accepted)
+        raise value_error(f"{show_value(value)} is not a strategy", self.accepted)
 
     @property
     def accepted(self) -> str:
@@ -304,7 +306,7 @@ class GroupConfig(ConfigSection, GroupKeys):  # type: ignore[misc]  # mypy does 
     trace_topic: Annotated[str, Text("a topic's name", is_topic)] = setting(
         TRACE_TOPIC, "the topic of message trace; brokers with traceTopicEnable have the default"
     )
-    trace_msg_batch_num: Annotated[int, Integer(1, MAX_TRACE_CALLS)] = setting(
+    trace_msg_batch_num: Annotated[int, Integer(1, MAX_CALLS_PER_TRACE_MESSAGE)] = setting(
         10, "maximum number of handler calls in one trace message, 1 to 20"
     )
     spark: SparkConfig | None = Field(default=None, description="settings of engine: spark")

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pydantic_core import PydanticCustomError
 
-from rmqd.consumer.allocate import JAVA_NAMES as STRATEGIES
-from rmqd.runtime.value_kinds import Duration, EnvText, Flag, Integer, Size, ValueKind
+from rmqd.consumer.allocate import JAVA_STRATEGY_NAMES as STRATEGIES
+from rmqd.runtime.value_kinds import Duration, Flag, Integer, Size, SubstitutedText, ValueKind
 
 _KEYS: Final = {
     "nameserver": "namesrvAddr nameServer",
@@ -136,7 +136,11 @@ def value_from_java(kind: object, name: str, value: Any) -> Any:
     unit = {Duration: "m" if name.lower().endswith("timeout") else "ms", Size: "MiB"}.get(type(kind), "")
     for one in (word_of_constant(value) or value, f"{value}{unit}"):
         try:
-            checked = kind.check(EnvText(one) if isinstance(one, str) else one) if isinstance(kind, ValueKind) else one
+            checked = (
+                kind.check(SubstitutedText(one) if isinstance(one, str) else one)
+                if isinstance(kind, ValueKind)
+                else one
+            )
         except PydanticCustomError:
             continue
         return checked if isinstance(kind, Flag | Integer) else one

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field
 
-from rmqd.client.client_options import SECRET, ClientKeys, ClientOptions, TlsOptions
+from rmqd.client.client_options import SECRET_TEXT, ClientKeys, ClientOptions, TlsOptions
 from rmqd.config.model.forms import ConfigSection, NameServerList, is_host_port, setting
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.runtime.files import read_small_file
@@ -71,7 +71,7 @@ class HttpConfig(ConfigSection):
     listen: Annotated[str, _LISTEN] = setting(
         "127.0.0.1:9464", "host:port; port 0 selects a free port. The default is $RMQD_HTTP_LISTEN if that is set"
     )
-    token: Annotated[str, SECRET] = setting(
+    token: Annotated[str, SECRET_TEXT] = setting(
         "", "required for requests that change something; without a token only this machine may make changes"
     )
     token_file: Annotated[str, Text()] = setting("", "file with the token, instead of token")

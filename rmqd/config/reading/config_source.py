@@ -26,7 +26,7 @@ from rmqd.config.reading.yaml_tree import (
     read_tree,
 )
 from rmqd.errors import ConfigError
-from rmqd.runtime.value_kinds import show
+from rmqd.runtime.value_kinds import show_value
 
 ROOT_FILE: Final = "rmqd.yaml"
 GROUPS_FOLDER: Final = "groups"
@@ -180,7 +180,7 @@ def _read_mapping(file: Path, source: ConfigFiles) -> YamlMapping | None:
     if isinstance(reading.tree, YamlMapping):
         return reading.tree
     if isinstance(reading.tree, YamlList) or (reading.tree is not None and reading.tree.value is not None):
-        shown = "a list" if isinstance(reading.tree, YamlList) else show(reading.tree.value)
+        shown = "a list" if isinstance(reading.tree, YamlList) else show_value(reading.tree.value)
         source.problems.append(
             ConfigProblem(reading.tree.place, (), f"the file contains {shown}; expected a mapping of keys")
         )

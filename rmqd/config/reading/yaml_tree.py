@@ -19,7 +19,7 @@ import yaml
 
 from rmqd.config.problems import ConfigProblem, KeyPath
 from rmqd.runtime.files import MAX_FILE_BYTES, read_small_file
-from rmqd.runtime.value_kinds import EnvText
+from rmqd.runtime.value_kinds import SubstitutedText
 
 MAX_DEPTH: Final = 50
 MAX_VALUES: Final = 100_000
@@ -303,7 +303,7 @@ def substitute(text: str, environ: Mapping[str, str]) -> str:
         return _value_of(match[2], environ)
 
     replaced = _REFERENCE.sub(replacement, text)
-    return EnvText(replaced)
+    return SubstitutedText(replaced)
 
 
 def is_utf8(text: str) -> bool:

@@ -13,13 +13,13 @@ from rmqd.config.model.group_model import BROKER, GroupConfig
 from rmqd.config.model.root_model import DEFAULT_CLUSTER, ClientConfig, ClusterConfig, RootConfig
 from rmqd.config.problems import ConfigFinding, KeyPath, unknown
 from rmqd.config.rules.spark_rules import missing_findings, spark_findings, url_problem
-from rmqd.consumer.allocate import BROKERS_NAMES
+from rmqd.consumer.allocate import BROKER_STRATEGY_NAMES
 from rmqd.errors import InvalidNameError, install_command
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.topics import check_group, check_topic, is_light_queue, retry_topic, wrap_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.client.remoting import security
 
 _URLS: Final = {"redis": ("redis://", "rediss://", "unix://"), "postgresql": ("postgresql://", "postgres://")}
@@ -261,9 +261,9 @@ def _pop_findings(group: GroupConfig) -> Iterator[ConfigFinding]:
         yield ConfigFinding(
             ("consume_message_batch_max_wait",), f"{message}; expected at most half of pop_invisible_time"
         )
-    if group.engine == "local" and group.allocate_strategy not in BROKERS_NAMES:
+    if group.engine == "local" and group.allocate_strategy not in BROKER_STRATEGY_NAMES:
         message = f"{group.allocate_strategy}: in POP mode the brokers divide the queues"
-        yield ConfigFinding(("allocate_strategy",), f"{message}; expected {' | '.join(BROKERS_NAMES)}")
+        yield ConfigFinding(("allocate_strategy",), f"{message}; expected {' | '.join(BROKER_STRATEGY_NAMES)}")
 
 
 def _lite_findings(group: GroupConfig) -> Iterator[ConfigFinding]:

@@ -12,21 +12,30 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.heartbeat import PushedResets
 from rmqd.client.remoting.peer_requests import Reply
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.admin.running_info_report import SAMPLE_SECONDS, ConsumeRates, running_info
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
+from rmqd.consumer.handling.batch_worker import exception_of_background_call, make_background_batch
 from rmqd.consumer.handling.handler_failures import ConsumeTimeoutError
 from rmqd.consumer.health.group_status import GroupStatus
 from rmqd.consumer.pull.accept import open_bodies
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.errors import ProtocolError, RmqdError
-from rmqd.handler_api.batch import DECISIONS, Batch, Closing, ManualBatch, Outcome, decision_of, is_only, leaves_of
-from rmqd.runtime.clock import tick
+from rmqd.handler_api.batch import (
+    DECISION_CLASSES,
+    Batch,
+    ManualBatch,
+    Outcome,
+    TransactionEnd,
+    decision_for_error,
+    is_made_of,
+    leaf_exceptions,
+)
+from rmqd.runtime.clock import wait_for_tick
 from rmqd.runtime.plain_text import describe, duration, text_of
 from rmqd.wire.bodies.group_bodies import CMResult, ConsumeMessageDirectlyResult, GetConsumerStatusBody
 from rmqd.wire.command import RemotingCommand
@@ -39,12 +48,12 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import frame_messages
 from rmqd.wire.messages.message import Message
 
-MAX_CHARACTERS: Final = 128 * 1024
-MAX_FRAMES: Final = 40
-MAX_NAMES: Final = 20
+MAX_STACKS_CHARACTERS: Final = 128 * 1024
+MAX_FRAMES_PER_STACK: Final = 40
+MAX_NAMES_PER_STACK: Final = 20
 
 
-def stacks() -> str:
+def stacks_of_tasks_and_threads() -> str:
     """Return the stacks of all tasks of the running event loop, and of all threads, in place of Java's jstack.
 
     Equal stacks are grouped. The size is limited; the last line counts the omitted stacks.
@@ -77,8 +86,8 @@ def _awaiting(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
 def _lines(frames: Iterable[tuple[FrameType, int]]) -> tuple[str, ...]:
     """Return a stack's lines, the innermost frame first, as in Java."""
     lines = [f"    at {frame.f_code.co_qualname} ({frame.f_code.co_filename}:{line})" for frame, line in frames][::-1]
-    left_out = len(lines) - MAX_FRAMES
-    return (*lines[:MAX_FRAMES], f"    and {left_out} more") if left_out > 0 else tuple(lines)
+    left_out = len(lines) - MAX_FRAMES_PER_STACK
+    return (*lines[:MAX_FRAMES_PER_STACK], f"    and {left_out} more") if left_out > 0 else tuple(lines)
 
 
 def _together(what: str, stacks: Iterable[tuple[str, tuple[str, ...]]]) -> Iterator[str]:
@@ -87,24 +96,24 @@ def _together(what: str, stacks: Iterable[tuple[str, tuple[str, ...]]]) -> Itera
     for name, lines in stacks:
         names.setdefault(lines, []).append(name)
     for lines, same in names.items():
-        rest = f" and {len(same) - MAX_NAMES} more" if len(same) > MAX_NAMES else ""
-        yield "\n".join([f"{len(same)} {what}: {', '.join(same[:MAX_NAMES])}{rest}", *lines])
+        rest = f" and {len(same) - MAX_NAMES_PER_STACK} more" if len(same) > MAX_NAMES_PER_STACK else ""
+        yield "\n".join([f"{len(same)} {what}: {', '.join(same[:MAX_NAMES_PER_STACK])}{rest}", *lines])
 
 
 def _bounded(texts: list[str]) -> str:
     size = 0
     for number, text in enumerate(texts):
         size += len(text) + 2
-        if size > MAX_CHARACTERS:
+        if size > MAX_STACKS_CHARACTERS:
             return "\n\n".join([*texts[:number], f"{len(texts) - number} more stacks are left out"])
     return "\n\n".join(texts)
 
 
 log = structlog.get_logger(__name__)
 
-RESPONSE_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
-MIN_CALL_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
-MAX_WAITING: Final = 100  # limit of waiting messages; further requests are refused
+DIRECT_RESPONSE_SECONDS: Final = 9.0  # the broker waits 10 s, and then reports only a timeout to the operator
+MIN_CALL_LIMIT_SECONDS: Final = 0.1  # shortest time limit of a call, even if it had to wait long
+MAX_WAITING_MESSAGES: Final = 100  # limit of waiting messages; further requests are refused
 CANCEL_GRACE_SECONDS: Final = 0.5
 MAX_REMARK_CHARACTERS: Final = 2000
 _QUEUE_ID: Final = slice(12, 16)  # position in a stored message
@@ -134,11 +143,11 @@ class DirectConsumption:
         clock, options = self._context.clock, self._context.options
         message = await _decode(record, broker_name, options.namespace, options.max_body_size_bytes)
         self._check_open()
-        batch = batch_in_background(options, [message])
+        batch = make_background_batch(options, [message])
         asked = clock.monotonic()
         await self._take_turn()
         started = clock.monotonic()
-        error = await self._call(batch, max(RESPONSE_SECONDS - (started - asked), MIN_CALL_SECONDS))
+        error = await self._call(batch, max(DIRECT_RESPONSE_SECONDS - (started - asked), MIN_CALL_LIMIT_SECONDS))
         seconds = clock.monotonic() - started
         outcome, remark = _outcome(batch, error)
         log.info("message.handled_directly", msg_id=message.msg_id, queue=str(message.message_queue), result=outcome)
@@ -162,15 +171,15 @@ class DirectConsumption:
     async def _take_turn(self) -> None:
         """Wait until a call may start; the end of the call releases `_turns`. Raises RmqdError."""
         taken = f"the handler is busy with {self._context.options.concurrency} messages of operators"
-        if self._turns.locked() and self._waiting >= MAX_WAITING:
+        if self._turns.locked() and self._waiting >= MAX_WAITING_MESSAGES:
             raise RmqdError(f"{taken}, and {self._waiting} more wait; try again later")
         self._waiting += 1
         try:
-            async with self._context.clock.timeout(RESPONSE_SECONDS):
+            async with self._context.clock.timeout(DIRECT_RESPONSE_SECONDS):
                 await self._turns.acquire()
         except TimeoutError:
             raise RmqdError(
-                f"{taken}, and none finished within {duration(RESPONSE_SECONDS)}; try again later"
+                f"{taken}, and none finished within {duration(DIRECT_RESPONSE_SECONDS)}; try again later"
             ) from None
         finally:
             self._waiting -= 1
@@ -184,7 +193,7 @@ class DirectConsumption:
         A call that exceeds the time is cancelled; the thread of a synchronous handler keeps running.
         """
         call = asyncio.create_task(
-            called_in_background(self._context.service, batch, self._turns.release),
+            exception_of_background_call(self._context.service, batch, self._turns.release),
             name=f"direct consumption:{batch[0].msg_id}",
         )
         self._calls.add(call)
@@ -194,7 +203,9 @@ class DirectConsumption:
             self._check_open()
             if call.done():
                 return call.result()
-            return ConsumeTimeoutError(f"the handler took longer than {duration(RESPONSE_SECONDS)} and was cancelled")
+            return ConsumeTimeoutError(
+                f"the handler took longer than {duration(DIRECT_RESPONSE_SECONDS)} and was cancelled"
+            )
         finally:
             call.cancel()
 
@@ -222,16 +233,16 @@ def _outcome(batch: Batch, error: BaseException | None) -> tuple[CMResult, str |
     if decision is not None:  # the decision stands even if the handler raises afterwards
         return CMResult.SUCCESS, None if error is None else _describe(error)
     if error is not None:
-        meant = decision_of(error)
+        meant = decision_for_error(error)
         if meant.outcome is Outcome.DEAD_LETTER:
             return CMResult.LATER, f"the handler asks for a dead letter: {meant.reason}"
-        if not is_only(error, DECISIONS):
+        if not is_made_of(error, DECISION_CLASSES):
             return CMResult.THROW_EXCEPTION, _describe(error)
-        return CMResult.SUCCESS if meant.outcome is Outcome.ACK else CMResult.LATER, text_of(leaves_of(error)[0])
+        return CMResult.SUCCESS if meant.outcome is Outcome.ACK else CMResult.LATER, text_of(leaf_exceptions(error)[0])
     match batch.closing if isinstance(batch, ManualBatch) else None:
-        case Closing.COMMIT:
+        case TransactionEnd.COMMIT:
             return CMResult.COMMIT, None
-        case Closing.ROLLBACK:
+        case TransactionEnd.ROLLBACK:
             return CMResult.ROLLBACK, None
     return CMResult.SUCCESS, None
 
@@ -254,15 +265,15 @@ class OperatorRequests:
         self._direct = DirectConsumption(context)
         self._started_at = context.clock.wall()
         self._resets = PushedResets()
-        self._running_infos = Coalesced(self._running_info)
+        self._running_infos = SharedCalls(self._running_info)
 
     async def run(self) -> None:
         """Sample the group's counters until cancelled. The end also cancels running calls for operators."""
         try:
             while True:
-                await tick(self._context.clock, SAMPLE_SECONDS)
+                await wait_for_tick(self._context.clock, SAMPLE_SECONDS)
                 self._rates.sample()
-                self._rates.record(self._pulled())
+                self._rates.record_progress(self._pulled())
         finally:
             await self._direct.close()
 
@@ -289,7 +300,7 @@ class OperatorRequests:
     async def _reset(self, command: RemotingCommand) -> None:
         """Reset this member's queues of a topic. All members get the same list, and each resets its own queues."""
         reset = await self._resets.read(command)
-        ours = self._rebalance.move_all(reset.offsets)
+        ours = self._rebalance.reset_queues(reset.offsets)
         log.warning(
             "reset.pushed",
             topic=reset.topic,
@@ -305,17 +316,17 @@ class OperatorRequests:
 
     async def _running_info(self, with_stacks: bool) -> bytes:
         await asyncio.sleep(0)  # lets concurrent requests share one result
-        self._rates.record(self._pulled())
+        self._rates.record_progress(self._pulled())
         return running_info(
             self._context,
             self._rebalance.assigned,
             self._rates,
             self._status.state,
             self._started_at,
-            stacks() if with_stacks else None,
+            stacks_of_tasks_and_threads() if with_stacks else None,
         ).to_json()
 
     def _pulled(self) -> dict[MessageQueue, ProcessQueue]:
-        idle, assigned = self._context.idle, self._rebalance.assigned
+        idle, assigned = self._context.idle_queues, self._rebalance.assigned
         pulled = [one for queue, one in assigned.items() if queue not in idle and not one.is_popped]
         return {one.message_queue: process_queue for one in pulled for process_queue in one.process_queues}

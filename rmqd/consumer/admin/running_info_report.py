@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.consumer.allocate import JAVA_NAMES
+from rmqd.consumer.allocate import JAVA_STRATEGY_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
@@ -30,10 +30,10 @@ MINUTE_SAMPLES: Final = 6
 HOUR_SAMPLES: Final = 60
 
 
-class Counters(NamedTuple):
+class CounterSample(NamedTuple):
     """A topic's counters at one moment."""
 
-    at: float
+    sampled_at: float
     pulls: int
     pull_seconds: float
     received: int
@@ -52,8 +52,8 @@ class ConsumeRates:
     def __init__(self, stats: Mapping[str, TopicStats], clock: Clock) -> None:
         self._stats = stats
         self._clock = clock
-        self._minute: dict[str, deque[Counters]] = {}
-        self._hour: dict[str, deque[Counters]] = {}
+        self._minute: dict[str, deque[CounterSample]] = {}
+        self._hour: dict[str, deque[CounterSample]] = {}
         # queue with messages -> its cache, a number that grows with each finished message, and when it last grew
         self._progress: dict[MessageQueue, tuple[ProcessQueue, int, float]] = {}
         self._rounds = 0
@@ -72,7 +72,7 @@ class ConsumeRates:
         """Return a topic's current rates."""
         self._begin()
         now, minute, hour = self._count(topic), self._minute[topic][0], self._hour[topic][0]
-        seconds = max(now.at - minute.at, 1.0)
+        seconds = max(now.sampled_at - minute.sampled_at, 1.0)
         calls = minute if now.calls > minute.calls else hour  # Java: the hour's, if the minute had no calls
         return ConsumeStatus(
             pull_rt=_milliseconds(now.pull_seconds - minute.pull_seconds, now.pulls - minute.pulls),
@@ -83,7 +83,7 @@ class ConsumeRates:
             consume_failed_msgs=now.failed - hour.failed,
         )
 
-    def record(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
+    def record_progress(self, queues: Mapping[MessageQueue, ProcessQueue]) -> None:
         """Record which queues with messages made progress; forget all other queues."""
         now, before = self._clock.monotonic(), self._progress
         self._progress = {}
@@ -93,7 +93,7 @@ class ConsumeRates:
                 is_same = last is not None and last[:2] == (process_queue, finished)
                 self._progress[message_queue] = last if last and is_same else (process_queue, finished, now)
 
-    def moved_at(self, queue: MessageQueue) -> float:
+    def last_progress_at(self, queue: MessageQueue) -> float:
         """Return when the queue last made progress or was idle (monotonic). May be 10 s late."""
         progress = self._progress.get(queue)
         return self._clock.monotonic() if progress is None else progress[2]
@@ -105,11 +105,11 @@ class ConsumeRates:
             self._minute[topic] = deque([first], maxlen=MINUTE_SAMPLES)
             self._hour[topic] = deque([first], maxlen=HOUR_SAMPLES)
 
-    def _count(self, topic: str) -> Counters:
+    def _count(self, topic: str) -> CounterSample:
         stats = self._stats[topic]
         snapshots = stats.snapshots()
         acked = sum(snapshot.handled["acked"] for snapshot in snapshots)
-        return Counters(
+        return CounterSample(
             self._clock.monotonic(),
             stats.pulls,
             stats.pull_seconds,
@@ -148,7 +148,7 @@ def running_info(
 ) -> ConsumerRunningInfo:
     """Return the running info of the group in this process. `started_at` is Unix seconds."""
     return ConsumerRunningInfo(
-        properties=properties(context, started_at),
+        properties=running_info_properties(context, started_at),
         subscription_set=tuple(context.subscriptions.values()),
         mq_table={queue: _pulled(context, one, rates) for queue, one in assigned.items() if not one.is_popped},
         mq_pop_table={queue: _popped(context, one) for queue, one in assigned.items() if one.is_popped},
@@ -164,7 +164,7 @@ def running_info(
     )
 
 
-def properties(context: GroupContext, started_at: float) -> dict[str, str]:
+def running_info_properties(context: GroupContext, started_at: float) -> dict[str, str]:
     """Return the options with Java's names and units, and entries for tools. No secrets, no handler options."""
     options = context.options
     return {
@@ -187,7 +187,7 @@ def _group_properties(options: ConsumerOptions) -> dict[str, str]:
 
 def _client_properties(options: ClientOptions) -> dict[str, str]:
     return {
-        "namesrvAddr": options.shown_nameserver,
+        "namesrvAddr": options.nameserver_for_output,
         "instanceName": options.instance_name,
         "unitName": options.unit_name,
         "unitMode": _text(options.unit_mode),
@@ -217,7 +217,7 @@ def _java_value(name: str, value: Any) -> object:
         case "message_model":
             return value.upper()
         case "allocate_strategy":
-            return JAVA_NAMES.get(value.name, value.name)
+            return JAVA_STRATEGY_NAMES.get(value.name, value.name)
         case "subscriptions":
             return ", ".join(f"{topic}={subscription.expression}" for topic, subscription in value.items())
     if name.endswith("_seconds"):
@@ -257,7 +257,7 @@ def _pulled(context: GroupContext, assigned: Assignment, rates: ConsumeRates) ->
         last_lock_timestamp=locked_at,
         dropped=process_queue.dropped or assigned.is_releasing,
         last_pull_timestamp=_wall_milliseconds(clock, loop.asked_at),
-        last_consume_timestamp=_wall_milliseconds(clock, rates.moved_at(assigned.message_queue)),
+        last_consume_timestamp=_wall_milliseconds(clock, rates.last_progress_at(assigned.message_queue)),
     )
 
 

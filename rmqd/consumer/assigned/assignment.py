@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 
 class LazyEvent:
-    """Like asyncio.Event, but without memory for waiting tasks until there is one: a group has thousands of queues."""
+    """Like asyncio.Event, but allocates memory only while a task waits: a group may have thousands of queues."""
 
     __slots__ = ("_is_set", "_on_set")
 
@@ -44,7 +44,7 @@ class LazyEvent:
         return self._is_set
 
     def set(self) -> None:
-        """Wake the waiting tasks, and interrupt the work of `interrupt`."""
+        """Wake the waiting tasks, and interrupt the work of `run_until_set`."""
         self._is_set = True
         callbacks, self._on_set = self._on_set, ()
         for callback in callbacks:
@@ -61,7 +61,7 @@ class LazyEvent:
             self._on_set = (*self._on_set, event.set)
             await event.wait()
 
-    async def interrupt(self, work: Coroutine[Any, Any, None]) -> None:
+    async def run_until_set(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` in this task, and cancel it when the event is set. Return at its end."""
         if self._is_set:
             work.close()
@@ -195,10 +195,10 @@ class Assignment(ABC):
         """Continue at `offset` at once, after a reset. Returns False if popped, because the broker keeps the offset."""
         return False
 
-    def check_replica(self) -> None:  # noqa: B027
+    def switch_replica_if_down(self) -> None:  # noqa: B027
         """Switch to another replica if the current one is down. Called every other second."""
 
-    def restart(self) -> None:  # noqa: B027
+    def restart_loop(self) -> None:  # noqa: B027
         """Restart the loop at the same offset, because the watchdog found that it hangs."""
 
     async def abandon(self) -> None:  # noqa: B027
@@ -224,7 +224,7 @@ class Assignment(ABC):
     def has_work(self) -> bool:
         """Whether there is work, or that cannot be determined."""
 
-    def is_quiet(self, now: float) -> bool:
+    def is_idle(self, now: float) -> bool:
         """Whether it clearly waits for new messages, so that no further check is needed. `now` is monotonic."""
         return False
 
@@ -232,7 +232,7 @@ class Assignment(ABC):
     def measure(self) -> Coroutine[Any, Any, None] | None:
         """Query the group's lag from the broker; None if the responses to pulls already contain it."""
 
-    def tick(self) -> None:
+    def record_state_change(self) -> None:
         """Record when the state changed. Called about every second."""
         state = self._current_state()
         if state != self._state:
@@ -248,7 +248,7 @@ class Assignment(ABC):
 
     def _figures(self) -> QueueSnapshot:
         """Return the figures that pulled and popped assignments have."""
-        self.tick()
+        self.record_state_change()
         context, queue, process_queues = self._context, self.message_queue, self.process_queues
         stats, cached = context.stats[queue.topic], sum(one.cached_count for one in process_queues)
         waiting = sum(one.waiting_count + one.retrying for one in process_queues)
@@ -267,7 +267,7 @@ class Assignment(ABC):
             stall=self.stall,
         )
 
-    def explain(self) -> Problem:
+    def explain_stall(self) -> Problem:
         """Return the cause of a stall from the current facts."""
         return self._seen().explain()
 
@@ -278,10 +278,12 @@ class Assignment(ABC):
         calls, now = context.service.calls(), context.clock.monotonic()
         return replace(
             self._named(),
-            paused=context.pauses.hold(queue),
-            circuit=None if context.circuit is None else context.circuit.problem(context.options.plain_group),
+            paused=context.pauses.is_paused(queue),
+            circuit=None
+            if context.circuit is None
+            else context.circuit.problem(context.options.group_without_namespace),
             locked_out=not context.ownership.holds(queue),
-            in_place=context.options.repeats_in_place,
+            in_place=context.options.retries_in_place,
             kept=next(filter(None, map(context.service.explain, process_queues)), None),
             failure=self.failure,
             retrying=sum(one.retrying for one in process_queues),
@@ -291,7 +293,7 @@ class Assignment(ABC):
             oldest=""
             if oldest is None
             else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
-            oldest_id="" if oldest is None else oldest.msg_id,
+            oldest_message_id="" if oldest is None else oldest.msg_id,
             call_seconds=max(
                 (now - call.started for call in calls if call.process_queue in process_queues), default=None
             ),
@@ -303,7 +305,7 @@ class Assignment(ABC):
     def _named(self) -> StallFacts:
         """Return StallFacts with the names for evidence and next steps."""
         options = self._context.options
-        queue, group = self.message_queue.without(options.namespace), options.plain_group
+        queue, group = self.message_queue.without(options.namespace), options.group_without_namespace
         return StallFacts(broker=queue.broker_name, queue_id=queue.queue_id, group=group, topic=queue.topic)
 
     def _current_state(self) -> str:
@@ -318,12 +320,12 @@ class Assignment(ABC):
             return "retrying"
         if any(one.in_flight or one.pending for one in process_queues):
             return "handling"
-        return "pulling" if loop.is_behind else "waiting"
+        return "pulling" if loop.has_backlog else "waiting"
 
     def _cannot_be_consumed(self) -> str | None:
         if self.stall is not None and STUCK in CAUSES[self.stall.cause].marks:
             return "stuck"
-        if self._context.pauses.hold(self.message_queue) or self._waits_for_circuit():
+        if self._context.pauses.is_paused(self.message_queue) or self._waits_for_circuit():
             return "paused"
         return None if self._context.ownership.holds(self.message_queue) else "locked_out"
 

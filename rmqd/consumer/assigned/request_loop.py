@@ -49,13 +49,13 @@ class RequestLoop(ABC):
 
     @property
     @abstractmethod
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         """Whether messages wait on the broker, by its last response."""
 
     @property
     def is_paused(self) -> bool:
         """Whether an operator paused the whole assignment."""
-        return self._context.pauses.hold(self._message_queue)
+        return self._context.pauses.is_paused(self._message_queue)
 
     @abstractmethod
     def apply_options(self) -> int:
@@ -63,9 +63,9 @@ class RequestLoop(ABC):
 
     def apply_pauses(self) -> None:
         """Apply the operator's pauses to the caches."""
-        self._context.idle.pop(self._message_queue, None)
+        self._context.idle_queues.pop(self._message_queue, None)
         for process_queue in self.process_queues:
-            if self.is_paused or self._context.pauses.hold(process_queue.message_queue):
+            if self.is_paused or self._context.pauses.is_paused(process_queue.message_queue):
                 process_queue.pause()
             elif process_queue.is_paused:
                 process_queue.resume()

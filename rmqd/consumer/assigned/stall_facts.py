@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.consumer.health.causes import Problem, explain_failure, found
+from rmqd.consumer.health.causes import Problem, explain_failure, make_problem
 from rmqd.errors import RmqdError
 from rmqd.runtime.plain_text import duration
 
@@ -14,7 +14,7 @@ SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallFacts:
-    """The facts about an assignment without progress while messages wait. Durations are in seconds.
+    """What is known about an assignment that makes no progress although messages wait. Durations are in seconds.
 
     Several of these can be true at once, and some explain others: if an operator paused a queue, idle handlers are not
     a cause. `explain` checks them in a fixed order and returns the first cause that applies.
@@ -32,7 +32,7 @@ class StallFacts:
     pending: int = 0  # messages that no handler has yet
     uncommitted: int = 0  # messages that an orderly handler has finished but not committed
     oldest: str = ""  # the first unfinished message: "message ID at offset N (retried M times)"
-    oldest_id: str = ""
+    oldest_message_id: str = ""
     call_seconds: float | None = None  # longest handler call of this queue within its deadline
     slots: int = 1
     busy_slots: int = 0
@@ -101,18 +101,19 @@ class StallFacts:
         if self.unanswered_seconds > 0:
             told = f"a pull was sent {duration(self.unanswered_seconds)} ago and has no response"
             step = "rmqd restarts the pull loop automatically; if that does not help, check the broker's log"
-            return found("stalled_queue", told, step=step)
+            return make_problem("stalled_queue", told, step=step)
         return self._found("stalled_queue", _STALLED)
 
     def _skip_oldest(self) -> str:
         return (
-            f"`rmqd try {{group}} --id {self.oldest_id}` runs the handler with the message alone and commits nothing; "
+            f"`rmqd try {{group}} --id {self.oldest_message_id}` runs the handler with the message alone and commits "
+            "nothing; "
             "if it fails, correct the handler, or skip the message with `rmqd offsets reset {group} {topic} --skip 1 "
             f"--broker {self.broker} --queue {self.queue_id}`"
         )
 
     def _found(self, cause: str, evidence: str, step: str = "") -> Problem:
-        return found(cause, evidence, group=self.group, topic=self.topic, step=step, slots=self.slots)
+        return make_problem(cause, evidence, group=self.group, topic=self.topic, step=step, slots=self.slots)
 
 
 _HELD_LOCK: Final = "another member has the queue's lock, although it is assigned to this member"

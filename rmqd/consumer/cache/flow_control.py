@@ -15,8 +15,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-NO_SPAN: Final = 2**63  # the cache of an orderly queue has no growing gaps
-LOG_EVERY: Final = 1000  # Java: queueFlowControlTimes % 1000
+UNLIMITED_SPAN: Final = 2**63  # the cache of an orderly queue has no growing gaps
+LOG_EVERY_NTH_TIME: Final = 1000  # Java: queueFlowControlTimes % 1000
 
 Reason = Literal["count", "size", "span", "paused"]
 
@@ -33,17 +33,17 @@ class Thresholds:
     span: int
 
     @classmethod
-    def divided(cls, options: ConsumerOptions, owned_queues: int) -> Thresholds:
+    def per_queue(cls, options: ConsumerOptions, owned_queues: int) -> Thresholds:
         """Return the thresholds for each of `owned_queues`. Thresholds per topic are divided among them, as in Java."""
         count, size = options.pull_threshold_for_queue, options.pull_threshold_size_for_queue_bytes
         if owned_queues and options.pull_threshold_for_topic != -1:
             count = max(1, options.pull_threshold_for_topic // owned_queues)
         if owned_queues and options.pull_threshold_size_for_topic_bytes != -1:
             size = max(1, options.pull_threshold_size_for_topic_bytes // owned_queues)
-        return cls(count, size, NO_SPAN if options.is_queue_in_order else options.consume_concurrently_max_span)
+        return cls(count, size, UNLIMITED_SPAN if options.keeps_queue_order else options.consume_concurrently_max_span)
 
 
-def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
+def exceeded_threshold(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | None:
     """Return the threshold that blocks the next pull, or None. The order of checks is Java's."""
     if process_queue.cached_count > thresholds.count:
         return "count"
@@ -56,15 +56,15 @@ def exceeded(process_queue: ProcessQueue, thresholds: Thresholds) -> Reason | No
         return "span"
     # Finished messages would be handled again if the process died. `span` does not include those above the last
     # unfinished message.
-    return "span" if process_queue.finished_behind() > thresholds.span else None
+    return "span" if process_queue.finished_since_first_block() > thresholds.span else None
 
 
-def note_held_back(process_queue: ProcessQueue, reason: Reason, thresholds: Thresholds) -> None:
+def count_flow_control(process_queue: ProcessQueue, reason: Reason, thresholds: Thresholds) -> None:
     """Count that a queue is not pulled. If a threshold is the reason, log it occasionally."""
     oldest = process_queue.oldest()
-    times = process_queue.stats.held_back(reason, oldest)
+    times = process_queue.stats.count_held_back(reason, oldest)
     if reason != "paused" and oldest is not None:
-        log_now_and_then(
+        log_flow_control(
             times,
             process_queue.message_queue,
             reason,
@@ -76,12 +76,12 @@ def note_held_back(process_queue: ProcessQueue, reason: Reason, thresholds: Thre
         )
 
 
-def log_now_and_then(times: int, queue: MessageQueue, reason: Reason, **cache: int) -> None:
+def log_flow_control(times: int, queue: MessageQueue, reason: Reason, **cache: int) -> None:
     """Log that a queue is not pulled, the first time and then every 1,000th time.
 
     Java counts an attempt to pull every 50 ms. rmqd counts once until the queue is pulled again.
     """
-    if times % LOG_EVERY == 1:
+    if times % LOG_EVERY_NTH_TIME == 1:
         log.warning("queue.flow_controlled", queue=str(queue), reason=reason, **cache, times=times)
 
 
@@ -97,7 +97,7 @@ class RateLimit:
         self._free_at = 0.0
         self._changed = asyncio.Event()
 
-    def change(self, per_second: float) -> None:
+    def change_rate(self, per_second: float) -> None:
         """Apply another limit at once. The remaining pause, also of a current `wait`, is converted to the new rate."""
         if per_second == self.per_second:
             return
@@ -113,7 +113,7 @@ class RateLimit:
         while self.per_second and (delay := self._free_at - self._clock.monotonic()) > 0:
             await wait_within(self._clock, delay, self._changed.wait())
 
-    def spend(self, messages: int) -> None:
+    def charge(self, messages: int) -> None:
         """Charge the messages of a response: the next pulls wait for them."""
         if self.per_second:
             self._free_at = max(self._free_at, self._clock.monotonic()) + messages / self.per_second

@@ -23,8 +23,8 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
 KeyOf = Callable[[Message], str | None]  # returns None or "" for no key
-NO_OFFSET: Final = -1
-ALL_OFFSETS: Final = sys.maxsize
+BELOW_ALL_OFFSETS: Final = -1
+ABOVE_ALL_OFFSETS: Final = sys.maxsize
 
 
 class _Held:
@@ -46,11 +46,11 @@ class KeyedProcessQueue(ProcessQueue):
         super().__init__(message_queue, next_offset, stats, namespace)
         self._key_of = key_of
         self._held: dict[str, _Held] = {}
-        self._finished_to = NO_OFFSET  # the highest finished offset
+        self._finished_to = BELOW_ALL_OFFSETS  # the highest finished offset
         self._suspended: set[Message] = set()  # failed messages that wait for their next attempt
         # During a release: the limit below which messages are handed out, the messages that get one more attempt, and
         # the messages that had it.
-        self._release_limit = ALL_OFFSETS
+        self._release_limit = ABOVE_ALL_OFFSETS
         self._granted: set[Message] = set()
         self._last_attempts: set[Message] = set()
 
@@ -59,7 +59,7 @@ class KeyedProcessQueue(ProcessQueue):
         return super().waiting_count + sum(len(held.behind) for held in self._held.values())
 
     @property
-    def has_waiting_for_key(self) -> bool:
+    def has_messages_waiting_for_key(self) -> bool:
         """Whether any message waits for an earlier one of its key."""
         return any(held.behind for held in self._held.values())
 
@@ -87,7 +87,7 @@ class KeyedProcessQueue(ProcessQueue):
 
     def start_release(self) -> None:
         """Start the release: hand out only messages below a finished or in-flight one, and none of a paused queue."""
-        below = NO_OFFSET if self.is_paused else max(self._finished_to, self._handed_out_to())
+        below = BELOW_ALL_OFFSETS if self.is_paused else max(self._finished_to, self._handed_out_to())
         self._release_limit, self.is_releasing = below, True
         self.resume()
         self._discard_waiting_from(below)
@@ -99,7 +99,7 @@ class KeyedProcessQueue(ProcessQueue):
         if self.is_releasing:
             self._grant_attempts(messages)
 
-    def sort(self, rank: Callable[[Message], int]) -> None:
+    def sort_pending(self, rank: Callable[[Message], int]) -> None:
         """Hand out the messages of the lowest rank first. Possible because pending messages have different keys."""
         ordered = sorted(self.pending, key=rank)
         self.pending.clear()
@@ -118,15 +118,15 @@ class KeyedProcessQueue(ProcessQueue):
         self._notify_idle()
         return bool(again)
 
-    def finished_above(self) -> int:
+    def finished_above_commit_offset(self) -> int:
         offsets = (message.queue_offset for block in self.blocks for message in block.messages if not message.finished)
         unfinished = sum(offset < self._finished_to for offset in offsets)
         return max(0, self._finished_to + 1 - self.commit_offset() - unfinished)
 
     def discard_waiting(self) -> None:
         """Stop handing out messages of a queue that is being released."""
-        self._discard_waiting_from(NO_OFFSET)
-        self._release_limit = NO_OFFSET
+        self._discard_waiting_from(BELOW_ALL_OFFSETS)
+        self._release_limit = BELOW_ALL_OFFSETS
         self._granted.clear()
         self._notify_idle()
 
@@ -174,7 +174,7 @@ class KeyedProcessQueue(ProcessQueue):
             for message in reversed(block.messages):
                 if not message.finished and message not in others and message.queue_offset <= self._release_limit:
                     return message.queue_offset
-        return NO_OFFSET
+        return BELOW_ALL_OFFSETS
 
     def _all_waiting(self) -> Iterator[Message]:
         yield from self.waiting

@@ -132,7 +132,7 @@ class ProcessQueue:
         """Set the offset of the next pull; cached messages stay."""
         self.next_offset = offset
 
-    def note_passed_over(self, stored_ms: int) -> None:
+    def note_skipped_by_broker(self, stored_ms: int) -> None:
         """Record that the broker's filter may have skipped messages stored up to this time."""
         self.newest_store_timestamp = max(self.newest_store_timestamp, stored_ms)
 
@@ -188,7 +188,7 @@ class ProcessQueue:
         waiting.clear()
         waiting.extend(ordered)
 
-    def sort(self, rank: Callable[[Message], int]) -> None:
+    def sort_pending(self, rank: Callable[[Message], int]) -> None:
         """Hand out pending messages of the lowest rank first if their order does not matter. Here it does."""
 
     @property
@@ -214,7 +214,7 @@ class ProcessQueue:
         self.paused.clear()
         self._wake()
 
-    def hold_for_batch(self) -> bool:
+    def hold_until_batch_is_full(self) -> bool:
         """Hold the waiting messages until they fill a batch. Return whether there are any."""
         self.is_batching = bool(self.pending)
         return self.is_batching
@@ -308,7 +308,7 @@ class ProcessQueue:
         self.cached_count -= len(self.pending)
         self.pending.clear()
 
-    def finished_above(self) -> int:
+    def finished_above_commit_offset(self) -> int:
         """Return, after `start_release`, the number of finished messages above the commit offset, gaps included."""
         return max(0, self.handed_out_to - self.commit_offset() - self.cached_count)
 
@@ -331,7 +331,7 @@ class ProcessQueue:
         oldest = self.oldest()
         return self.next_offset if oldest is None else min(oldest.queue_offset, self.next_offset)
 
-    def reaches_cached_message(self) -> bool:
+    def next_pull_overlaps_cache(self) -> bool:
         """Return whether a correction lowered the next pull's offset to or below a cached message's.
 
         Responses must be put in offset order, or the first unfinished message is not the lowest one. So nothing may be
@@ -350,7 +350,7 @@ class ProcessQueue:
         block.cursor = cursor
         return messages[cursor]
 
-    def finished_behind(self) -> int:
+    def finished_since_first_block(self) -> int:
         """Return the number of finished messages above the commit offset, counted from the start of the first block."""
         return self.put_count - self.blocks[0].put_before - self.cached_count if self.blocks else 0
 

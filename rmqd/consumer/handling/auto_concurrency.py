@@ -36,29 +36,31 @@ from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
 
 INTERVAL_SECONDS: Final = 0.5  # shortest interval while the limit does not change
-MIN_CALLS: Final = 40  # fewest calls of such an interval, at least twice the limit
-MIN_FIRST_CALLS: Final = 20  # fewest calls of the first interval
-MIN_CHANGE_CALLS: Final = 4  # fewest calls while the limit changes
+MIN_INTERVAL_CALLS: Final = 40  # fewest calls of such an interval, at least twice the limit
+MIN_FIRST_INTERVAL_CALLS: Final = 20  # fewest calls of the first interval
+MIN_CALLS_WHILE_CHANGING: Final = 4  # fewest calls while the limit changes
 # most calls that an interval waits for (but at least twice the limit), even if widely varying durations need more
-MAX_CALLS: Final = 80
+MAX_INTERVAL_CALLS: Final = 80
 MAX_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
 MIN_DURATION_SECONDS: Final = 1e-9  # shortest duration, even if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
-GROWS_BELOW: Final = 1.08  # relative to the baseline: the limit grows below this
-FALLS_ABOVE: Final = 1.18  # relative to the baseline: the limit falls above this
+GROW_BELOW_RATIO: Final = 1.08  # relative to the baseline: the limit grows below this
+LOWER_ABOVE_RATIO: Final = 1.18  # relative to the baseline: the limit falls above this
 MAX_SLOWDOWN_SHARE: Final = 0.45  # relative to the growth of the limit: a step is reverted if durations grow by more
 NOISE_RATIO: Final = 1.04  # relative to the baseline: smaller differences are noise
-NOTABLE_FALL: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
-NOTABLE_RISE: Final = 1.15
-GROWTH: Final = 1.1
-FAST_GROWTH: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
-STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH
-TRIAL_EVERY: Final = 16  # intervals between two trials
-DOUBTFUL_WEIGHT: Final = 3  # weight of an interval whose calls are slower than the baseline, but not far slower
-TRIAL_SHARE: Final = 0.75  # share of the limit
-EXCLUDED_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
-EXCLUDED_CALLS_PER_CALL: Final = 30  # the same for each call of the probe, if that is more
-EXCLUDED_CALLS_AFTER_REVERT: Final = 60  # the same for a limit whose step was reverted
+NOTABLE_FALL_RATIO: Final = 0.93  # relative to the earlier duration: smaller decreases are noise
+NOTABLE_RISE_RATIO: Final = 1.15
+GROWTH_FACTOR: Final = 1.1
+FAST_GROWTH_FACTOR: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
+STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH_FACTOR
+INTERVALS_BETWEEN_TRIALS: Final = 16  # intervals between two trials
+DOUBTFUL_INTERVAL_WEIGHT: Final = (
+    3  # weight of an interval whose calls are slower than the baseline, but not far slower
+)
+TRIAL_LIMIT_SHARE: Final = 0.75  # share of the limit
+EXCLUSION_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
+EXCLUSION_CALLS_PER_PROBE_CALL: Final = 30  # the same for each call of the probe, if that is more
+EXCLUSION_CALLS_AFTER_REVERT: Final = 60  # the same for a limit whose step was reverted
 
 
 class AutoConcurrency:
@@ -73,7 +75,7 @@ class AutoConcurrency:
         self._steps = STEPS_BEFORE_FAST_GROWTH  # consecutive steps up
         self._former = 1  # limit before the last step or probe
         self._probed = 0  # limit of the current probe; 0: none
-        self._since_trial = TRIAL_EVERY  # the first trial runs as soon as the limit has settled
+        self._since_trial = INTERVALS_BETWEEN_TRIALS  # the first trial runs as soon as the limit has settled
         # the lowest limit that is known to be too high, and for how many more calls this knowledge is valid
         self._excluded_limit, self._excluded_calls = most + 1, 0
         self._before: tuple[int, float] | None = None  # limit and duration before the limit was lowered
@@ -100,7 +102,7 @@ class AutoConcurrency:
             if worker.expired:
                 self.record_expiry(began)
             elif has_returned:
-                self.took(began)
+                self.record_success(began)
 
     def begin(self) -> None:
         """Called when a slot starts a batch."""
@@ -112,7 +114,7 @@ class AutoConcurrency:
         self._note()
         self._busy_slots -= 1
 
-    def took(self, began: float) -> None:
+    def record_success(self, began: float) -> None:
         """Called when a call that `began` then (monotonic) has succeeded. Durations of failed calls do not count."""
         if self._from <= began < self._to:
             seconds = self._clock.monotonic() - began
@@ -167,15 +169,15 @@ class AutoConcurrency:
         ended, twice = self._calls + self._expired, 2 * self.limit
         if not self._probed and self._before is None:
             if self.limit == 1 and self._steps:
-                return ended >= MIN_FIRST_CALLS
+                return ended >= MIN_FIRST_INTERVAL_CALLS
             if self._steps:
                 return ended >= max(self._calls_to_tell(self._max_ratio(self.limit) - 1), 2 * self._former)
-            return now - self._from >= INTERVAL_SECONDS and ended >= max(MIN_CALLS, twice)
+            return now - self._from >= INTERVAL_SECONDS and ended >= max(MIN_INTERVAL_CALLS, twice)
         if self._to == inf:
             if self._probed:
                 least = self._calls_to_tell(self._max_ratio(self._probed) - 1)
             else:
-                least = max(min(self._calls_to_tell(1 - NOTABLE_FALL), MAX_TRIAL_CALLS), twice)
+                least = max(min(self._calls_to_tell(1 - NOTABLE_FALL_RATIO), MAX_TRIAL_CALLS), twice)
             if ended + self.limit >= least:
                 self._to = now
                 self.limit = self._former if self._probed else self.limit
@@ -183,7 +185,7 @@ class AutoConcurrency:
 
     def _calls_to_tell(self, difference: float) -> int:
         """Return how many calls show that a difference of their mean duration is not chance (two standard errors)."""
-        return min(MAX_CALLS, max(MIN_CHANGE_CALLS, ceil(4 * self._spread / difference**2)))
+        return min(MAX_INTERVAL_CALLS, max(MIN_CALLS_WHILE_CHANGING, ceil(4 * self._spread / difference**2)))
 
     def _judge(self, duration: float) -> None:
         if self._before is not None and self._compare(duration, *self._before):
@@ -196,17 +198,17 @@ class AutoConcurrency:
         if self._excluded_calls <= 0:
             self._excluded_limit = self.most + 1
         ratio = duration / self._baseline
-        self._since_trial += 1 if ratio < GROWS_BELOW else DOUBTFUL_WEIGHT
+        self._since_trial += 1 if ratio < GROW_BELOW_RATIO else DOUBTFUL_INTERVAL_WEIGHT
         if self._probed:
             self._end_probe(ratio)
         elif self._steps:
             self._end_step(duration)
-        elif ratio > FALLS_ABOVE + self._standard_error():
+        elif ratio > LOWER_ABOVE_RATIO + self._standard_error():
             self._lower(self.limit / ratio, duration)
-        elif self._since_trial >= TRIAL_EVERY:
+        elif self._since_trial >= INTERVALS_BETWEEN_TRIALS:
             self._is_trial = True
-            self._lower(self.limit * TRIAL_SHARE, duration)
-        elif ratio < GROWS_BELOW and self._next() < self._excluded_limit:
+            self._lower(self.limit * TRIAL_LIMIT_SHARE, duration)
+        elif ratio < GROW_BELOW_RATIO and self._next() < self._excluded_limit:
             self._former, self._probed = self.limit, self._next()
             self.limit = self._probed
 
@@ -226,24 +228,26 @@ class AutoConcurrency:
         if was_trial:
             self._since_trial = 0
         if (
-            not was_trial and duration <= (FALLS_ABOVE + self._standard_error()) * self._baseline
+            not was_trial and duration <= (LOWER_ABOVE_RATIO + self._standard_error()) * self._baseline
         ):  # the old limit was too high
-            self._excluded_limit, self._excluded_calls = former_limit, EXCLUDED_CALLS
-        elif fell_to > NOTABLE_RISE:  # something else has changed, so wait for the next interval
+            self._excluded_limit, self._excluded_calls = former_limit, EXCLUSION_CALLS
+        elif fell_to > NOTABLE_RISE_RATIO:  # something else has changed, so wait for the next interval
             pass
-        elif fell_to > max((1 + TRIAL_SHARE) / 2, NOTABLE_FALL - self._standard_error()):
+        elif fell_to > max((1 + TRIAL_LIMIT_SHARE) / 2, NOTABLE_FALL_RATIO - self._standard_error()):
             # calls were below the knee, or the handler itself is slower
             self.limit = former_limit
             if not was_trial:
-                self._since_trial = TRIAL_EVERY  # the knee may have moved, so run a trial at the next interval
+                self._since_trial = (
+                    INTERVALS_BETWEEN_TRIALS  # the knee may have moved, so run a trial at the next interval
+                )
             if not was_trial or duration > NOISE_RATIO * self._baseline:  # the excluded limit assumed another baseline
                 self._excluded_limit = self.most + 1
             self._measure_baseline(duration)
         elif not was_trial:  # more concurrency still makes calls slower
             return False
-        elif fell_to <= share * GROWS_BELOW:  # still above the knee: durations fell in proportion to the calls
+        elif fell_to <= share * GROW_BELOW_RATIO:  # still above the knee: durations fell in proportion to the calls
             self._is_trial = True
-            self._lower(self.limit * TRIAL_SHARE, duration)
+            self._lower(self.limit * TRIAL_LIMIT_SHARE, duration)
         else:  # the throughput was lower, so the calls are below the knee
             self._measure_baseline(duration)
             self.limit = max(self.limit, ceil(former_limit * fell_to))
@@ -251,16 +255,16 @@ class AutoConcurrency:
 
     def _measure_baseline(self, duration: float) -> None:
         """Set the baseline to a duration below the knee. If the two are close, average them."""
-        if 1 / NOTABLE_RISE < duration / self._baseline < NOTABLE_RISE:
+        if 1 / NOTABLE_RISE_RATIO < duration / self._baseline < NOTABLE_RISE_RATIO:
             self._refine_baseline(duration)
         else:
             self._baseline = duration
 
     def _refine_baseline(self, duration: float) -> None:
-        self._baseline += (duration - self._baseline) * self._calls / (self._calls + MIN_CALLS)
+        self._baseline += (duration - self._baseline) * self._calls / (self._calls + MIN_INTERVAL_CALLS)
 
     def _next(self) -> int:
-        growth = FAST_GROWTH if self._steps >= STEPS_BEFORE_FAST_GROWTH else GROWTH
+        growth = FAST_GROWTH_FACTOR if self._steps >= STEPS_BEFORE_FAST_GROWTH else GROWTH_FACTOR
         return min(self.most, max(self.limit + 1, int(self.limit * growth)))
 
     def _max_ratio(self, limit: int) -> float:
@@ -274,7 +278,7 @@ class AutoConcurrency:
     def _end_step(self, duration: float) -> None:
         """Take the next step, or revert the last one."""
         if self._is_too_large(self.limit, duration / self._baseline):
-            self._revert(self.limit, EXCLUDED_CALLS_AFTER_REVERT)
+            self._revert(self.limit, EXCLUSION_CALLS_AFTER_REVERT)
             return
         self._refine_baseline(duration)
         if (limit := self._next()) < self._excluded_limit:
@@ -286,7 +290,7 @@ class AutoConcurrency:
     def _end_probe(self, ratio: float) -> None:
         probed, self._probed = self._probed, 0
         if self._calls < self._former or self._is_too_large(probed, ratio):
-            known_for = max(EXCLUDED_CALLS, EXCLUDED_CALLS_PER_CALL * self._calls)
+            known_for = max(EXCLUSION_CALLS, EXCLUSION_CALLS_PER_PROBE_CALL * self._calls)
             # waiting for another call matters less if durations vary widely anyway
             self._revert(probed, max(100, round(known_for / (1 + 20 * self._spread))))
         else:

@@ -24,27 +24,27 @@ import structlog
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_failures import EXPIRED
+from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError, check_result
 from rmqd.consumer.handling.ready_queues import Make, ReadyQueues
-from rmqd.consumer.handling.settlement import still_ours
+from rmqd.consumer.handling.settlement import still_owns
 from rmqd.consumer.services import ConsumeMessageService
 from rmqd.consumer.stats.counters import QUICK_SECONDS
-from rmqd.handler_api.batch import ENDLESS, Batch, LoadedHandler, ManualBatch, OrderlyBatch
+from rmqd.handler_api.batch import ENDLESS_LEASE, Batch, LoadedHandler, ManualBatch, OrderlyBatch
 from rmqd.runtime.clock import Clock
 from rmqd.wire.messages.message import Message, consume_start
 
 
-def batch_in_background(options: ConsumerOptions, messages: list[Message]) -> Batch:
+def make_background_batch(options: ConsumerOptions, messages: list[Message]) -> Batch:
     """Return the batch that a handler of the group gets for these messages of one queue."""
     queue = messages[0].message_queue
     if options.consume_mode != "orderly":
         return Batch(messages, queue)
     kind = OrderlyBatch if options.auto_commit else ManualBatch
-    return kind(ENDLESS, messages, queue)
+    return kind(ENDLESS_LEASE, messages, queue)
 
 
-async def called_in_background(
+async def exception_of_background_call(
     service: ConsumeMessageService, batch: Batch, ended: Callable[[], None] = lambda: None
 ) -> BaseException | None:
     """Call the handler. Returns its exception, or None. `ended` is called when the call has ended."""
@@ -61,7 +61,7 @@ async def called_in_background(
 
 log = structlog.get_logger(__name__)
 
-MAX_WATCHED: Final = 1000  # tasks for each handler
+MAX_WATCHED_TASKS: Final = 1000  # tasks for each handler
 
 
 class HandlerTasks:
@@ -72,7 +72,7 @@ class HandlerTasks:
         while isinstance(function, partial):  # unwraps to the author's function
             function = inspect.unwrap(function.func)
         self._name, self._package = handler.name, _package(getattr(function, "__module__", ""))
-        self._left = MAX_WATCHED
+        self._left = MAX_WATCHED_TASKS
         # a handler in worker processes: its tasks here belong to rmqd, and may outlive a call
         self._is_reported = self._package == "rmqd"
 
@@ -171,7 +171,7 @@ class Worker:
         self.process_queue: ProcessQueue | None = None
         self.started = 0.0
         self.reported = -1.0  # `started` of the last call that was reported as expired
-        self.expired = False  # the call is past its deadline: its result is EXPIRED, whatever it returns or raises
+        self.expired = False  # the call is past its deadline: its result is CALL_EXPIRED, whatever it returns or raises
         self.replaced = False  # the result is not needed: the call ignored its cancellation, or the service ends
         self.halted = False  # the current batch is the last of this turn
         self.batch: Batch | None = None  # the batch that the handler has
@@ -199,7 +199,7 @@ class Worker:
             try:
                 await self._serve()
             except asyncio.CancelledError:
-                await take_cancellations_back()
+                await withdraw_cancellations()
 
     def _call_started(self, message: Message) -> int | None:
         """Return when the call with this message began, in Unix milliseconds. Handler threads call this too."""
@@ -255,8 +255,8 @@ class Worker:
         - It is cancelled. The handler may have caught the CancelledError; otherwise the task receives it at its next
           `await`. The cancellation is withdrawn, so that it does not end the code after the call. If the call was
           `replaced`, its batch is settled elsewhere, and this worker touches neither the batch nor the queue. If it is
-          `expired`, its result is EXPIRED. If the handler cancelled the task itself, the cancellation is ignored, and
-          the return value or exception of the call counts.
+          `expired`, its result is CALL_EXPIRED. If the handler cancelled the task itself, the cancellation is ignored,
+          and the return value or exception of the call counts.
 
         Quick calls with one message each follow each other without a wait. Their acknowledged messages are a *run*,
         which is finished and counted together: before the turn waits or ends, and if a call waits, in the loop's next
@@ -291,12 +291,12 @@ class Worker:
                 error = raised
             self.batch = None
             if self.expired or is_cancelled():  # the handler may have returned anyway
-                await take_cancellations_back()
+                await withdraw_cancellations()
                 if self.replaced:
                     return
                 if self.expired:
                     self.expired = False
-                    error = EXPIRED
+                    error = CALL_EXPIRED
             ended = clock()
             is_plain = error is None and batch.decided is None and not process_queue.dropped
             if is_plain and is_single and pending and ended <= slice_end and ended - started <= QUICK_SECONDS:
@@ -339,10 +339,10 @@ class Worker:
         messages, process_queue = self._run.copy(), self.process_queue
         assert process_queue is not None
         self._run.clear()
-        if still_ours(process_queue, messages):
+        if still_owns(process_queue, messages):
             process_queue.finish(messages)
             now = ended + self._service.wall_offset
-            process_queue.stats.acknowledged_singly(messages, ended - self._run_began, now)
+            process_queue.stats.count_acknowledged_singly(messages, ended - self._run_began, now)
 
     async def _settle(
         self, process_queue: ProcessQueue, batch: Batch, messages: list[Message], error: BaseException | None
@@ -372,11 +372,11 @@ class Worker:
             try:
                 await asyncio.wait((task,))
             except asyncio.CancelledError:
-                await take_cancellations_back()
+                await withdraw_cancellations()
         return task.result()
 
 
-async def take_cancellations_back() -> None:
+async def withdraw_cancellations() -> None:
     """Withdraw all cancellations of this task.
 
     After a call of `cancel`, the next `await` raises CancelledError: the `await` here does. Before Python 3.13,

@@ -8,11 +8,11 @@ nothing about the health of the handler: Retry, DeadLetter, Suspend, an invalid 
 
 While a failure is suspected to be the handler's fault, its messages or their attempts wait for the circuit's decision:
 
-- `HeldBatches` is for groups whose retry is a request to a broker, which cannot be undone. The batch is held, as if a
-  handler still had it, and settled after the decision.
-- `UncountedAttempts` is for groups that retry in place. The message is retried after its usual suspension. Its attempts
-  are counted, and subtracted again if the circuit decides so. An attempt is not treated as the last one while earlier
-  attempts may still be subtracted.
+- `BatchHoldingBreaker` is for groups whose retry is a request to a broker, which cannot be undone. The batch is held,
+  as if a handler still had it, and settled after the decision.
+- `AttemptUncountingBreaker` is for groups that retry in place. The message is retried after its usual suspension. Its
+  attempts are counted, and subtracted again if the circuit decides so. An attempt is not treated as the last one while
+  earlier attempts may still be subtracted.
 
 While the circuit is open, the probes rotate: first over messages that have not failed yet, then over the others,
 starting with the message whose last failure is the oldest.
@@ -30,13 +30,13 @@ from typing import Any
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.circuit import Circuit, FailureEffect
 from rmqd.consumer.handling.batch_worker import Call, Settle, Worker
-from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE
+from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE_DECISION
 from rmqd.consumer.handling.in_place_retries import failures_of
 from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.consumer.handling.settlement import Settlement, report_errors
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.services import RetryPolicy
-from rmqd.handler_api.batch import AGAIN, Batch, Outcome
+from rmqd.handler_api.batch import AGAIN_DECISION, Batch, Outcome
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe, duration
 from rmqd.wire.messages.message import Message
@@ -134,7 +134,7 @@ class _Held:
     is_repeated: bool
 
 
-class HeldBatches(CircuitBreaker):
+class BatchHoldingBreaker(CircuitBreaker):
     """Holds failed batches until it is decided whether to send them back or to hand them out again for free.
 
     A queue that is being released does not wait: its held batches are sent back. Otherwise they would stay unfinished
@@ -175,7 +175,9 @@ class HeldBatches(CircuitBreaker):
         if held is None:
             return None
         failed_at = held.batch[next(iter(failures_of(held.batch, held.error)))].msg_id
-        return found("failing_handler", f"the handler failed at message {failed_at}; it is {self._until}", group=group)
+        return make_problem(
+            "failing_handler", f"the handler failed at message {failed_at}; it is {self._until}", group=group
+        )
 
     @property
     def _until(self) -> str:
@@ -222,13 +224,13 @@ class HeldBatches(CircuitBreaker):
         batch, error = held.batch, held.error
         if again:
             for index in failures_of(batch, error):
-                batch.replace_decision(index, AGAIN)
+                batch.replace_decision(index, AGAIN_DECISION)
             error = None
         await self._settlement.settle(held.process_queue, batch, error, is_reported=True)
         held.process_queue.end_turn()
 
 
-class UncountedRetry:
+class UncountedRetryPolicy:
     """The retry policy of a group that retries in place. Attempts that may still be subtracted do not count."""
 
     def __init__(self, retry_policy: RetryPolicy) -> None:
@@ -248,17 +250,17 @@ class UncountedRetry:
 
 @dataclass(slots=True)
 class _Doubt:
-    """Attempts of one call that may be subtracted from its messages."""
+    """The attempts of one failed call, which are subtracted from its messages if the handler is at fault."""
 
     at: float  # monotonic
     counted: Counter[Message]
     is_repeated: bool
 
 
-class UncountedAttempts(CircuitBreaker):
+class AttemptUncountingBreaker(CircuitBreaker):
     """Subtracts attempts from messages if the handler was at fault."""
 
-    def __init__(self, circuit: Circuit, retry_policy: UncountedRetry, settle: Settle, clock: Clock) -> None:
+    def __init__(self, circuit: Circuit, retry_policy: UncountedRetryPolicy, settle: Settle, clock: Clock) -> None:
         super().__init__(circuit, clock)
         self._retry_policy = retry_policy
         self._settle = settle
@@ -289,7 +291,7 @@ class UncountedAttempts(CircuitBreaker):
             self._doubts = [
                 one
                 for one in self._doubts
-                if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.options.is_on))
+                if one.at >= circuit.refuted_to and (one.at >= oldest or (one.is_repeated and circuit.options.can_open))
             ]
             self._retry_policy.doubtful = sum((one.counted for one in self._doubts), Counter())
 
@@ -314,7 +316,7 @@ class UncountedAttempts(CircuitBreaker):
 
 def _subtract(doubt: _Doubt) -> None:
     for message, attempts in doubt.counted.items():
-        message.take_attempts_off(attempts)
+        message.subtract_attempts(attempts)
 
 
 def _acknowledged(batch: Batch, error: BaseException | None) -> bool:
@@ -322,4 +324,4 @@ def _acknowledged(batch: Batch, error: BaseException | None) -> bool:
     decisions = batch.decisions()
     if error is None and len(decisions) < len(batch):
         return True
-    return any(one.outcome is Outcome.ACK and one is not HANDLED_BEFORE for one in decisions.values())
+    return any(one.outcome is Outcome.ACK and one is not HANDLED_BEFORE_DECISION for one in decisions.values())

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn, Worker
-from rmqd.consumer.handling.circuit_breaker import HeldBatches
-from rmqd.consumer.handling.handler_failures import EXPIRED
+from rmqd.consumer.handling.circuit_breaker import BatchHoldingBreaker
+from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.ready_queues import Make
 from rmqd.consumer.handling.settlement import Settlement
 from rmqd.consumer.handling.slots import HandlerSlots
@@ -30,7 +30,7 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         self.settle_at_once, self.settle = self.settlement.settle_at_once, self.settlement.settle
         if self.circuit is not None:
             begin, queues = self._begin_in_background, self.ready_queues
-            self.use_breaker(HeldBatches(self.circuit, self.settlement, begin, queues, clock))
+            self.use_breaker(BatchHoldingBreaker(self.circuit, self.settlement, begin, queues, clock))
 
     def begin_turn(self) -> Turn | None:
         """Take the next ready queue. It stays ready for other workers until they find it empty."""
@@ -39,9 +39,9 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         queues.rotate(-1)  # the next worker begins with the next queue
         process_queue.begin_turn()
         batching = self._batching_queues
-        make: Make = Batch if batching is None else batching.making(process_queue, Batch, self.halt)
+        make: Make = Batch if batching is None else batching.make_and_halt(process_queue, Batch, self.halt)
         if self.divider is not None:
-            make = self.divider.dividing(make, process_queue.return_taken, in_order=False)
+            make = self.divider.divide_batches(make, process_queue.return_taken, in_order=False)
         return process_queue, make, process_queue.pending, ProcessQueue.end_turn
 
     def is_settling(self) -> bool:
@@ -59,5 +59,5 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
         return super()._note_abandoned(worker)
 
     async def _settle_replaced(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self.settle(process_queue, batch, EXPIRED)
+        await self.settle(process_queue, batch, CALL_EXPIRED)
         process_queue.end_turn()

@@ -21,23 +21,23 @@ from typing import Final
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Call, Worker
-from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE
+from rmqd.consumer.handling.handler_failures import HANDLED_BEFORE_DECISION
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS, Claim, HeldClaims
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.handler_api.batch import Batch, Decision, Outcome
-from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, key_of
+from rmqd.handler_api.leases.lease_opening import create_claim_store
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, claim_key_of
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import duration
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.properties import value_by
+from rmqd.wire.messages.properties import value_reader
 
-POLL_AGAIN_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
-OWN_CLAIM_POLL_SECONDS: Final = 0.1  # the same for a message that this process has claimed
-SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
+CLAIM_RETRY_SECONDS: Final = 1.0  # interval between attempts to claim a message that another member has claimed
+OWN_CLAIM_RETRY_SECONDS: Final = 0.1  # the same for a message that this process has claimed
+CLAIM_SEEN_SECONDS: Final = 5.0  # how long a seen claim of another member counts as the reason why a queue waits
 BY_MESSAGE_ID: Final = "msg_id"
-_WAIT: Final = Decision(Outcome.AGAIN, seconds=POLL_AGAIN_SECONDS)
-_WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=OWN_CLAIM_POLL_SECONDS)
+_WAIT: Final = Decision(Outcome.AGAIN, seconds=CLAIM_RETRY_SECONDS)
+_WAIT_HERE: Final = Decision(Outcome.AGAIN, seconds=OWN_CLAIM_RETRY_SECONDS)
 
 
 class Deduplication:
@@ -48,15 +48,15 @@ class Deduplication:
         assert options.deduplication is not None
         self.clock = clock
         self._is_paused = is_paused
-        self._group = options.plain_group
-        self._in_order = options.is_queue_in_order
+        self._group = options.group_without_namespace
+        self._in_order = options.keeps_queue_order
         owner = secrets.token_hex(8)
         terms = ClaimTerms(options.group, owner, LEASE_SECONDS, options.deduplication.keep_seconds)
-        store = open_store(options.deduplication.store, options.deduplication.url, terms)
+        store = create_claim_store(options.deduplication.store, options.deduplication.url, terms)
         self._claims = HeldClaims(store, owner, clock)
         self.run = self._claims.run
         self._is_by_id = options.deduplication.by == BY_MESSAGE_ID
-        self._id_of = value_by(options.deduplication.by)
+        self._id_of = value_reader(options.deduplication.by)
         self._calls: dict[Batch, Claim] = {}  # calls whose batches are not settled
         self._held_elsewhere: dict[MessageQueue, float] = {}  # when another member's claim was last seen (monotonic)
 
@@ -72,10 +72,10 @@ class Deduplication:
         if (problem := self.problem) is not None:
             return problem
         seen = self._held_elsewhere.get(process_queue.message_queue)
-        if seen is None or self.clock.monotonic() - seen > SEEN_SECONDS:
+        if seen is None or self.clock.monotonic() - seen > CLAIM_SEEN_SECONDS:
             return None
         evidence = "messages are claimed by another member, which may have died; its claims expire after"
-        return found("claimed_elsewhere", f"{evidence} {duration(LEASE_SECONDS)}", group=self._group)
+        return make_problem("claimed_elsewhere", f"{evidence} {duration(LEASE_SECONDS)}", group=self._group)
 
     @property
     def problem(self) -> Problem | None:
@@ -83,7 +83,7 @@ class Deduplication:
         if not self._claims.failure:
             return None
         evidence = f"no message is handled without a claim: {self._claims.failure}"
-        return found("claim_store_away", evidence, group=self._group)
+        return make_problem("claim_store_away", evidence, group=self._group)
 
     async def confirm_settled(self, batch: Batch, done: Sequence[int], *, more_follows: bool) -> None:
         """Confirm the finished messages of a batch, by index, before they are acknowledged. Waits for the store.
@@ -163,14 +163,14 @@ class Deduplication:
             if index >= most:
                 break
             if standing is ClaimState.CONFIRMED:
-                self._leave_out(batch, (index,), HANDLED_BEFORE)
+                self._leave_out(batch, (index,), HANDLED_BEFORE_DECISION)
             elif standing is ClaimState.HELD:
                 self._leave_out(batch, (index,), _WAIT)
                 if self._in_order:
                     most = index
         if ClaimState.HELD in standings.values():
             now = self.clock.monotonic()
-            seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= SEEN_SECONDS}
+            seen = {queue: at for queue, at in self._held_elsewhere.items() if now - at <= CLAIM_SEEN_SECONDS}
             self._held_elsewhere = {**seen, process_queue.message_queue: now}
         claims.forget(claim, [index for index, standing in standings.items() if standing is not ClaimState.OURS])
         claims.release(claim, [index for index in claim.keys if index >= most])
@@ -185,7 +185,7 @@ class Deduplication:
             # records of earlier versions contain only the topic, which all lite topics share, so their equal keys would
             # collide
             former = "" if message.lite_topic and not self._is_by_id else message.topic
-            if name and not self._claims.reserve(claim, index, key_of(str(message.identity), name), former):
+            if name and not self._claims.reserve(claim, index, claim_key_of(str(message.identity), name), former):
                 # a duplicate within the batch, or in the batch of another worker
                 self._leave_out(batch, (index,), _WAIT_HERE)
                 if self._in_order:

@@ -10,22 +10,22 @@ from rmqd.errors import RmqdError
 from rmqd.handler_api.batch import (
     AlreadyHandled,
     Batch,
-    Closing,
     Decision,
     ManualBatch,
     Outcome,
     Suspend,
-    decision_of,
-    is_only,
-    leaves_of,
+    TransactionEnd,
+    decision_for_error,
+    is_made_of,
+    leaf_exceptions,
 )
 from rmqd.handler_api.decisions import checked_field, checked_seconds
-from rmqd.runtime.plain_text import RemoteFailure, hidden
+from rmqd.runtime.plain_text import RemoteFailure, hide_secrets
 from rmqd.wire.messages.message import Message
 
 EXPIRED_DELAY_LEVEL: Final = 3  # Java: cleanExpiredMsg
 DEAD_LETTER_LEVEL: Final = -1
-PAST_DEADLINE: Final = "past consume_timeout"
+DEADLINE_CANCEL_MESSAGE: Final = "past consume_timeout"
 """The message of the cancellation at a call's deadline, for code between the slot and the handler."""
 
 
@@ -41,12 +41,14 @@ class HandlerProcessLostError(RemoteFailure, Exception):
     """A handler's process died, hung or exceeded its memory limit. The traceback is the process's own output."""
 
 
-EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
-HANDLED_BEFORE: Final = Decision(Outcome.ACK, reason="handled before")  # an earlier call has handled the message
+CALL_EXPIRED: Final = ConsumeTimeoutError("the handler took longer than consume_timeout")
+HANDLED_BEFORE_DECISION: Final = Decision(
+    Outcome.ACK, reason="handled before"
+)  # an earlier call has handled the message
 _EXPIRED_DECISION: Final = Decision(Outcome.RETRY, delay_level=EXPIRED_DELAY_LEVEL)
 
 
-def facts_of(message: Message) -> dict[str, object]:
+def log_fields_of(message: Message) -> dict[str, object]:
     """Return the fields of log lines about a message."""
     return {"queue": str(message.message_queue), "offset": message.queue_offset, "msg_id": message.msg_id}
 
@@ -57,55 +59,59 @@ def decisions_of(batch: Batch, error: BaseException | None) -> list[Decision]:
     return [decisions.get(index, rest) for index in range(len(batch))]
 
 
-def acknowledged(batch: Batch, decisions: list[Decision], dead: Collection[int], *, in_order: bool) -> list[int]:
+def acknowledged_indexes(
+    batch: Batch, decisions: list[Decision], dead: Collection[int], *, in_order: bool
+) -> list[int]:
     """Return the indexes of the acknowledged messages, except those in `dead`, which are dead-lettered.
 
     With `in_order`, a message without a separate decision waits behind an earlier message that is retried.
     """
-    decided, done, is_behind = batch.decisions(), list[int](), False
+    decided, done, has_backlog = batch.decisions(), list[int](), False
     for index, decision in enumerate(decisions):
         if index in dead:
             continue
-        if decision.outcome is Outcome.ACK and (index in decided or not is_behind):
+        if decision.outcome is Outcome.ACK and (index in decided or not has_backlog):
             done.append(index)
         else:
-            is_behind = in_order
+            has_backlog = in_order
     return done
 
 
-def not_acknowledged(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:
+def failed_decisions(batch: Batch, error: BaseException | None) -> Mapping[int, Decision]:
     """Return the decisions about messages to be retried or dead-lettered, by index. `error` is the call's exception."""
     if error is None and batch.decided is None:
         return {}
-    if isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK:
+    if isinstance(batch, ManualBatch) and batch.closing is TransactionEnd.ROLLBACK:
         return dict.fromkeys(range(len(batch)), Decision(Outcome.RETRY))
     decisions = enumerate(decisions_of(batch, error))
     return {index: decision for index, decision in decisions if decision.outcome is not Outcome.ACK}
 
 
 def is_duplicate(decision: Decision | None, error: BaseException | None) -> bool:
-    """Whether an acknowledged message had its effect before this call, which ended with `error`.
+    """Whether a message that this call acknowledged was handled before. The call ended with `error`.
 
     `decision` is the decision about this message alone, if there is one.
     """
     if decision is not None:
-        return decision is HANDLED_BEFORE or is_only(decision.error, (AlreadyHandled,))
-    return is_only(error, (AlreadyHandled,))
+        return decision is HANDLED_BEFORE_DECISION or is_made_of(decision.error, (AlreadyHandled,))
+    return is_made_of(error, (AlreadyHandled,))
 
 
 def default_decision(error: BaseException | None, batch: Batch) -> Decision:
     """Return the decision about messages that the handler did not decide about, from the end of the call."""
-    meant = _EXPIRED_DECISION if error is EXPIRED else decision_of(error)
+    meant = _EXPIRED_DECISION if error is CALL_EXPIRED else decision_for_error(error)
     if error is not None and meant.outcome is Outcome.ACK and len(batch) > 1:  # AlreadyHandled is about one message
         return Decision(Outcome.RETRY)
     return meant
 
 
-def requested_suspension(error: BaseException | None) -> float | None:
+def requested_suspension_seconds(error: BaseException | None) -> float | None:
     """How long the exception asks to suspend an orderly queue, in seconds. None if it does not say."""
     if error is None:
         return None
-    rests = (checked_field(one, "seconds", checked_seconds) for one in leaves_of(error) if isinstance(one, Suspend))
+    rests = (
+        checked_field(one, "seconds", checked_seconds) for one in leaf_exceptions(error) if isinstance(one, Suspend)
+    )
     return max((one for one in rests if one is not None), default=None)
 
 
@@ -116,12 +122,12 @@ def dlq_reason(retry_policy: RetryPolicy, message: Message, decision: Decision, 
     `group_level` is the group's delay level.
     """
     if decision.outcome is Outcome.DEAD_LETTER:
-        return hidden(decision.reason)
+        return hide_secrets(decision.reason)
     if decision.outcome in (Outcome.ACK, Outcome.AGAIN):
         return None
     if _is_dead(decision, group_level):
-        return hidden(decision.reason) or "delay level -1"
-    return hidden(decision.reason) or retry_policy.limit if retry_policy.is_last_attempt(message) else None
+        return hide_secrets(decision.reason) or "delay level -1"
+    return hide_secrets(decision.reason) or retry_policy.limit if retry_policy.is_last_attempt(message) else None
 
 
 def dead_letter_cause(decision: Decision, group_level: int | None) -> str:

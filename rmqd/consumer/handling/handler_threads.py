@@ -18,10 +18,10 @@ from typing import Any, Final, Literal
 import structlog
 
 from rmqd.errors import RmqdError
-from rmqd.handler_api.batch import Batch, LoadedHandler, raise_returned
-from rmqd.handler_api.decisions import members_of
+from rmqd.handler_api.batch import Batch, LoadedHandler, raise_returned_decision
+from rmqd.handler_api.decisions import flattened_members
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.own_threads import call_either, call_in_loop, nobody_waits, resolve
+from rmqd.runtime.own_threads import call_in_loop, call_sync_or_async, nobody_waits, set_result_or_exception
 from rmqd.runtime.plain_text import class_name, describe
 
 log = structlog.get_logger(__name__)
@@ -54,8 +54,8 @@ def check_result(result: object, handler_name: str) -> None:
 
     Raises the exception of a future in a collection, such as of `asyncio.wait`. Other results have no meaning.
     """
-    raise_returned(result)
-    members = list(members_of(result))
+    raise_returned_decision(result)
+    members = list(flattened_members(result))
     undone = [one for one in members if _is_left(one, is_result=one is result)]
     for one in undone:
         if isinstance(one, Coroutine | Generator):
@@ -107,7 +107,7 @@ def _warn_of_commit(topic: str, _group: str | None) -> None:
 Batch.on_mistake = _log_mistake  # type: ignore[assignment,method-assign]
 
 
-def wrapped(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHandler:
+def wrap_handler(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHandler:
     """Return the handler inside a function: hooks, middleware and other code around calls.
 
     `around(call_next, batch)` is asynchronous if the handler is. It calls `call_next(batch)`, the original handler.
@@ -116,7 +116,7 @@ def wrapped(handler: LoadedHandler, around: Callable[..., Any]) -> LoadedHandler
     return replace(handler, handle=functools.update_wrapper(partial(around, call_next), call_next))
 
 
-def with_checks(handler: LoadedHandler) -> LoadedHandler:
+def with_result_checks(handler: LoadedHandler) -> LoadedHandler:
     """Return the handler with a `handle` that calls `check_result` itself, for wrappers that check how a call ends."""
 
     def around(call_next: Callable[[Batch], Any], batch: Batch) -> Any:
@@ -129,7 +129,7 @@ def with_checks(handler: LoadedHandler) -> LoadedHandler:
         check_result(result, handler.name)
         return result
 
-    return wrapped(handler, around_async if handler.is_async else around)
+    return wrap_handler(handler, around_async if handler.is_async else around)
 
 
 class HandlerThread:
@@ -242,7 +242,7 @@ async def _cancel(call: asyncio.Task[Any], function: Callable[[], Any], clock: C
 async def _guarded(function: Callable[[], Any]) -> BaseException | None:
     """Call a function and return its exception. asyncio would let SystemExit end the event loop."""
     try:
-        await call_either(function)
+        await call_sync_or_async(function)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001  the caller raises it
@@ -280,7 +280,7 @@ class _CallThread:
                 self._call(batch)
             except BaseException as raised:  # noqa: BLE001  every exception of a handler is its result
                 error = raised
-            call_in_loop(loop, partial(resolve, future, error))
+            call_in_loop(loop, partial(set_result_or_exception, future, error))
             del batch, job, future, error  # an idle thread must not keep objects alive
         self._at_end()
 

@@ -19,16 +19,18 @@ from typing import Final
 import structlog
 
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, Held, Key
-from rmqd.runtime.clock import Clock, backoff_of, wait_within
+from rmqd.runtime.clock import Clock, backoff_seconds, wait_within
 
 log = structlog.get_logger(__name__)
 
 LEASE_SECONDS: Final = 30.0
-RENEW_SECONDS: Final = LEASE_SECONDS / 3
-PURGE_SECONDS: Final = 60.0
-FIRST_PAUSE_SECONDS: Final = 0.1  # pause before a failed request to the store is retried; doubles with each failure
-LONGEST_PAUSE_SECONDS: Final = 2.0
-CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases may take
+RENEW_INTERVAL_SECONDS: Final = LEASE_SECONDS / 3
+PURGE_INTERVAL_SECONDS: Final = 60.0
+FIRST_RETRY_PAUSE_SECONDS: Final = (
+    0.1  # pause before a failed request to the store is retried; doubles with each failure
+)
+MAX_RETRY_PAUSE_SECONDS: Final = 2.0
+MAX_CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases may take
 
 
 @dataclass(slots=True, eq=False)
@@ -154,15 +156,17 @@ class HeldClaims:
         renewed = purged = self._clock.monotonic()
         failures = 0
         while True:
-            due = max(0.0, renewed + RENEW_SECONDS - self._clock.monotonic())
+            due = max(0.0, renewed + RENEW_INTERVAL_SECONDS - self._clock.monotonic())
             await wait_within(self._clock, due, self._news.wait())
             now = self._clock.monotonic()
             try:
-                if now - renewed >= RENEW_SECONDS:  # renew first: a failed release or purge must not prevent it
+                if (
+                    now - renewed >= RENEW_INTERVAL_SECONDS
+                ):  # renew first: a failed release or purge must not prevent it
                     await self._renew()
                     renewed = now
                 await self._send_releases()
-                if now - purged >= PURGE_SECONDS:
+                if now - purged >= PURGE_INTERVAL_SECONDS:
                     purged = now
                     await self._store.purge()
             except ClaimStoreError as error:
@@ -177,7 +181,7 @@ class HeldClaims:
         Claims that cannot be confirmed in time are not released, so nothing handles their messages until they expire.
         """
         try:
-            async with self._clock.timeout(CLOSE_SECONDS):
+            async with self._clock.timeout(MAX_CLOSE_SECONDS):
                 for claim, indexes in list(self._confirming.items()):
                     await self._confirm(claim, indexes)  # a second confirmation cannot show whether the claim was lost
                 for claim in {claim for claim in self._claims.values() if claim.has_ended}:
@@ -195,7 +199,7 @@ class HeldClaims:
         self.failure = str(error)
         self._waiting += 1
         try:
-            await self._clock.sleep(backoff_of(FIRST_PAUSE_SECONDS, attempt, LONGEST_PAUSE_SECONDS))
+            await self._clock.sleep(backoff_seconds(FIRST_RETRY_PAUSE_SECONDS, attempt, MAX_RETRY_PAUSE_SECONDS))
         finally:
             self._waiting -= 1
 

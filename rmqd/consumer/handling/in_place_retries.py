@@ -15,22 +15,22 @@ from rmqd.consumer.handling.handler_failures import HandlerProcessLostError
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import (
     ACK,
-    DECISIONS,
+    DECISION_CLASSES,
     Batch,
     Decision,
     InvalidPayloadError,
     ManualBatch,
     Outcome,
-    is_only,
-    leaves_of,
+    is_made_of,
+    leaf_exceptions,
 )
-from rmqd.runtime.clock import Clock, backoff_of
+from rmqd.runtime.clock import Clock, backoff_seconds
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.messages.message import Message
 
 log = structlog.get_logger(__name__)
 
-_DECISIONS: Final = (*DECISIONS, InvalidPayloadError)
+_DECISIONS: Final = (*DECISION_CLASSES, InvalidPayloadError)
 
 
 class FailurePolicy:
@@ -46,16 +46,16 @@ class FailurePolicy:
         """Call the handler, and retry as configured: a stage of the call."""
         return await _GuardedCall(self, call, batch, worker.process_queue).run()
 
-    def is_retried(self, error: BaseException) -> bool:
+    def is_retried_in_place(self, error: BaseException) -> bool:
         """Whether the handler is called again in place after this error.
 
         A lost handler process is retried in place only if `retry_on` names it. Otherwise one attempt could lose several
         processes to the same message.
         """
-        names, leaves = self.options.retry_on, leaves_of(error)
+        names, leaves = self.options.retry_on, leaf_exceptions(error)
         if not names:
             return not any(isinstance(one, (HandlerProcessLostError, *_DECISIONS)) for one in leaves)
-        return all(is_named(one, names) for one in leaves)
+        return all(has_class_name(one, names) for one in leaves)
 
 
 class _GuardedCall:
@@ -76,7 +76,7 @@ class _GuardedCall:
             result, error = await self._called(part)
             dead_letter_by_name(batch, error, policy.options.dead_letter_on)
             again = self._to_repeat(error)
-            pause = backoff_of(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
+            pause = backoff_seconds(policy.options.backoff_seconds, number, policy.options.max_backoff_seconds)
             if not again or number > policy.options.in_place or not self._can_repeat(pause):
                 break
             self._note(failures_of(batch, error)[again[0]], batch[again[0]], number, pause)
@@ -108,7 +108,7 @@ class _GuardedCall:
         decision, so the other messages must not be retried either.
         """
         failures, decided = failures_of(self._batch, error), self._batch.decisions()
-        again = [index for index, one in failures.items() if self._policy.is_retried(one)]
+        again = [index for index, one in failures.items() if self._policy.is_retried_in_place(one)]
         if error is not None and not {*again, *decided}.issuperset(range(len(self._batch))):
             return []
         return again
@@ -136,7 +136,7 @@ class _GuardedCall:
     def _note(self, error: BaseException, message: Message, number: int, pause: float) -> None:
         text = text_of(error, repr)
         if self._queue is not None:
-            self._queue.stats.of(message).raised(error, text, message, self._policy.clock.wall())
+            self._queue.stats.of(message).count_exception(error, text, message, self._policy.clock.wall())
         log.warning(
             "handler.retried_in_place",
             queue=str(message.message_queue),
@@ -154,7 +154,7 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
     for index in range(len(batch)):
         decision = decisions.get(index)
         one = error if decision is None else decision.error if decision.outcome is Outcome.RETRY else None
-        if one is not None and not is_only(one, _DECISIONS):
+        if one is not None and not is_made_of(one, _DECISIONS):
             found[index] = one
     return found
 
@@ -162,11 +162,11 @@ def failures_of(batch: Batch, error: BaseException | None) -> Mapping[int, BaseE
 def dead_letter_by_name(batch: Batch, error: BaseException | None, names: Collection[str]) -> None:
     """Dead-letter the messages whose exception has one of these names."""
     for index, one in failures_of(batch, error).items():
-        if named := [leaf for leaf in leaves_of(one) if is_named(leaf, names)]:
+        if named := [leaf for leaf in leaf_exceptions(one) if has_class_name(leaf, names)]:
             batch.replace_decision(index, Decision(Outcome.DEAD_LETTER, reason=describe(named[0]), error=one))
 
 
-def is_named(error: BaseException, names: Collection[str]) -> bool:
+def has_class_name(error: BaseException, names: Collection[str]) -> bool:
     """Whether the exception's class, or one of its base classes, has one of these names.
 
     A name may be qualified by the class's module or by a package above it: `asyncpg.PostgresError`.

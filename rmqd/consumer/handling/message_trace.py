@@ -15,7 +15,7 @@ from rmqd.client.client_options import TraceOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.sending.trace_dispatcher import TraceDispatcher
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_failures import not_acknowledged
+from rmqd.consumer.handling.handler_failures import failed_decisions
 from rmqd.consumer.hooks import Hook, HookContext
 from rmqd.handler_api.batch import Batch
 from rmqd.runtime.clock import Clock
@@ -80,7 +80,7 @@ class MessageTrace:
         seconds = context.duration_seconds or 0.0
         now_ms, cost_ms = int(self._clock.wall() * 1000), int(seconds * 1000 / len(batch))
         is_new = self._begun.pop(call.request_id, None) is not None
-        failed = not_acknowledged(batch, context.exception)
+        failed = failed_decisions(batch, context.exception)
         parts = []
         for index, before in call.before.items():
             record = sub_after_record(

@@ -16,28 +16,28 @@ from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.batch_worker import Turn, Worker
-from rmqd.consumer.handling.circuit_breaker import UncountedAttempts, UncountedRetry
+from rmqd.consumer.handling.circuit_breaker import AttemptUncountingBreaker, UncountedRetryPolicy
 from rmqd.consumer.handling.handler_failures import (
-    EXPIRED,
-    acknowledged,
+    CALL_EXPIRED,
+    acknowledged_indexes,
     dead_letter_cause,
     decisions_of,
     dlq_reason,
-    requested_suspension,
+    requested_suspension_seconds,
 )
 from rmqd.consumer.handling.ready_queues import Make
-from rmqd.consumer.handling.settlement import ConfirmSettled, count_acknowledged, report_errors, send_one, still_ours
+from rmqd.consumer.handling.settlement import ConfirmSettled, count_acknowledged, report_errors, send_one, still_owns
 from rmqd.consumer.handling.slots import HandlerSlots
 from rmqd.consumer.services import Ownership, RetryPolicy
 from rmqd.handler_api.batch import (
-    AGAIN,
+    AGAIN_DECISION,
     Batch,
-    Closing,
     Decision,
     LoadedHandler,
     ManualBatch,
     OrderlyBatch,
     Outcome,
+    TransactionEnd,
 )
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import duration
@@ -50,13 +50,13 @@ LONGEST_SUSPENSION_SECONDS: Final = 30.0
 
 def suspension_seconds(error: BaseException | None, usual: float) -> float:
     """How long a queue or a key is suspended before a retry: as the exception asks, otherwise `usual`."""
-    asked = requested_suspension(error)
+    asked = requested_suspension_seconds(error)
     return usual if asked is None else min(max(asked, SHORTEST_SUSPENSION_SECONDS), LONGEST_SUSPENSION_SECONDS)
 
 
 def is_rolled_back(batch: Batch) -> bool:
     """Whether the handler has asked for all messages since its last commit again."""
-    return isinstance(batch, ManualBatch) and batch.closing is Closing.ROLLBACK
+    return isinstance(batch, ManualBatch) and batch.closing is TransactionEnd.ROLLBACK
 
 
 class OrderlyRules:
@@ -73,7 +73,7 @@ class OrderlyRules:
         # as in Java, the group's delay level does not apply to orderly queues
         self._delay_level = options.delay_level_when_next_consume if self._is_by_key else None
 
-    def reasons(self, batch: Batch, decisions: list[Decision]) -> dict[int, str]:
+    def dead_letter_reasons(self, batch: Batch, decisions: list[Decision]) -> dict[int, str]:
         """Return why messages must be dead-lettered, by index: the handler's reason, or that attempts are used up."""
         if is_rolled_back(batch):
             return {}
@@ -81,22 +81,24 @@ class OrderlyRules:
         reasons = ((index, dlq_reason(self._retry_policy, *pair, self._delay_level)) for index, pair in pairs)
         return {index: reason for index, reason in reasons if reason is not None}
 
-    def acknowledged(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
+    def acknowledged_indexes(self, batch: Batch, decisions: list[Decision], dead: Collection[int]) -> list[int]:
         """Return the indexes of acknowledged messages. `dead` are accepted dead letters, which are already finished."""
-        return [] if is_rolled_back(batch) else acknowledged(batch, decisions, dead, in_order=not self._is_by_key)
+        return (
+            [] if is_rolled_back(batch) else acknowledged_indexes(batch, decisions, dead, in_order=not self._is_by_key)
+        )
 
-    def suspensions(
+    def indexes_by_suspension(
         self, left: list[int], decisions: list[Decision], error: BaseException | None
     ) -> dict[float, list[int]]:
         """Return how many seconds each of the messages in `left` waits, by index."""
-        suspensions: dict[float, list[int]] = {}
+        indexes_by_suspension: dict[float, list[int]] = {}
         for together in ([index] for index in left) if self._is_by_key else filter(None, [left]):
             failed = [decisions[index] for index in together if decisions[index].outcome is not Outcome.AGAIN]
             why = next((one.error for one in failed if one.error is not None), error)
             longest = max(decisions[index].seconds for index in together)
             seconds = suspension_seconds(why, self._usual_seconds) if failed else longest
-            suspensions.setdefault(seconds, []).extend(together)
-        return suspensions
+            indexes_by_suspension.setdefault(seconds, []).extend(together)
+        return indexes_by_suspension
 
 
 class OrderlySettlement(OrderlyRules):
@@ -130,18 +132,18 @@ class OrderlySettlement(OrderlyRules):
         """Finish the acknowledged messages, and retry the rest later. Returns whether the queue is suspended."""
         report_errors(process_queue, batch, error, self._clock.wall(), self._next_attempt)
         decisions = decisions_of(batch, error)
-        reasons, dead = self.reasons(batch, decisions), set[int]()
+        reasons, dead = self.dead_letter_reasons(batch, decisions), set[int]()
         if reasons and self._confirm_settled is not None and not self._is_by_key:
             # before dead letters are sent: if the queue is lost during this wait, its next owner would send them again
-            await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead), more_follows=True)
+            await self._confirm_settled(batch, self.acknowledged_indexes(batch, decisions, dead), more_follows=True)
         unfinished: Sequence[Message] = batch
         if reasons and not process_queue.dropped:
             dead = await self._dead_letter(process_queue, batch, decisions, reasons, error)
             if not process_queue.dropped:
                 unfinished = [message for index, message in enumerate(batch) if index not in dead]
         if self._confirm_settled is not None:  # for a dropped queue too: its next owner then skips finished messages
-            await self._confirm_settled(batch, self.acknowledged(batch, decisions, dead))
-        return still_ours(process_queue, unfinished) and self._carry_out(process_queue, batch, decisions, dead, error)
+            await self._confirm_settled(batch, self.acknowledged_indexes(batch, decisions, dead))
+        return still_owns(process_queue, unfinished) and self._carry_out(process_queue, batch, decisions, dead, error)
 
     def _next_attempt(self, message: Message, decision: Decision) -> str:
         if (reason := dlq_reason(self._retry_policy, message, decision, self._delay_level)) is not None:
@@ -156,7 +158,12 @@ class OrderlySettlement(OrderlyRules):
         """
         decisions = decisions_of(batch, None)
         is_reported = any(one.error is not None for one in decisions)
-        if self._confirm_settled is not None or process_queue.dropped or is_reported or self.reasons(batch, decisions):
+        if (
+            self._confirm_settled is not None
+            or process_queue.dropped
+            or is_reported
+            or self.dead_letter_reasons(batch, decisions)
+        ):
             return None
         batch.end()
         return self._carry_out(process_queue, batch, decisions, set(), None)
@@ -172,22 +179,22 @@ class OrderlySettlement(OrderlyRules):
         """Finish, hold or suspend each message that is not a dead letter. Returns whether the queue is suspended."""
         if is_rolled_back(batch):
             return self._roll_back(process_queue, batch, error)
-        done = self.acknowledged(batch, decisions, dead)
+        done = self.acknowledged_indexes(batch, decisions, dead)
         for index in done:
             count_acknowledged(process_queue.stats, batch[index], batch.decisions().get(index), error)
         left = sorted(set(range(len(batch))).difference(done, dead))
         for index in left:
             if decisions[index].outcome is not Outcome.AGAIN:
-                process_queue.stats.of(batch[index]).count("expired" if error is EXPIRED else "retried")
+                process_queue.stats.of(batch[index]).count("expired" if error is CALL_EXPIRED else "retried")
                 if decisions[index].outcome is not Outcome.ACK:  # else it only waits behind a failed message
                     batch[index].count_attempt()
         if isinstance(batch, ManualBatch):
             process_queue.hold_uncommitted([batch[index] for index in done])
-            if batch.closing is Closing.COMMIT:
+            if batch.closing is TransactionEnd.COMMIT:
                 process_queue.commit()
         else:
             process_queue.finish([batch[index] for index in done])
-        for seconds, indexes in self.suspensions(left, decisions, error).items():
+        for seconds, indexes in self.indexes_by_suspension(left, decisions, error).items():
             self._suspend(process_queue, [batch[index] for index in indexes], seconds)
         return bool(left) and not self._is_by_key
 
@@ -213,14 +220,14 @@ class OrderlySettlement(OrderlyRules):
             for index in dead:
                 stats = process_queue.stats.of(batch[index])
                 stats.count("dead_lettered")
-                stats.dead_lettered(dead_letter_cause(decisions[index], self._delay_level), reasons[index])
+                stats.count_dead_letter(dead_letter_cause(decisions[index], self._delay_level), reasons[index])
             process_queue.finish([batch[index] for index in dead])
         return set(dead)
 
     def _roll_back(self, process_queue: ProcessQueue, batch: Batch, error: BaseException | None) -> bool:
         """Retry all messages since the handler's last commit. As in Java, no attempt is counted."""
         for index, message in enumerate(batch):
-            if batch.decisions().get(index) != AGAIN:  # the handler has seen the message
+            if batch.decisions().get(index) != AGAIN_DECISION:  # the handler has seen the message
                 process_queue.stats.of(message).count("retried")
         messages = [*process_queue.roll_back(), *batch]
         self._suspend(process_queue, messages, suspension_seconds(error, self._usual_seconds))
@@ -256,11 +263,11 @@ class ConsumeMessageOrderlyService(HandlerSlots):
         self._batch_type = OrderlyBatch if options.auto_commit else ManualBatch
         self._leases = leases
         self._takes_late_results = leases is not None or not handler.is_async
-        forgiving = None if self.circuit is None else UncountedRetry(retry_policy)
+        forgiving = None if self.circuit is None else UncountedRetryPolicy(retry_policy)
         settlement = OrderlySettlement(forgiving or retry_policy, options, self._suspend, clock, self.confirm_settled)
         self.settle_at_once, self.settle = settlement.settle_at_once, settlement.settle
         if self.circuit is not None and forgiving is not None:
-            self.use_breaker(UncountedAttempts(self.circuit, forgiving, settlement.settle, clock))
+            self.use_breaker(AttemptUncountingBreaker(self.circuit, forgiving, settlement.settle, clock))
         self._serving: dict[MessageQueue, ProcessQueue] = {}  # caches with batches in flight
         self._following: dict[MessageQueue, ProcessQueue] = {}  # newer caches that wait for a cache in `_serving`
 
@@ -293,16 +300,16 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             if ready_queues.queues and ready_queues.can_wake:
                 ready_queues.wake()
             if self._batching_queues is not None:
-                make = self._batching_queues.making(process_queue, make, self.halt)
+                make = self._batching_queues.make_and_halt(process_queue, make, self.halt)
         if self.divider is not None:
-            make = self.divider.dividing(make, process_queue.return_taken, in_order=not self._is_by_key)
+            make = self.divider.divide_batches(make, process_queue.return_taken, in_order=not self._is_by_key)
         return process_queue, make, for_others, self._end_turn
 
     def _end_turn(self, process_queue: ProcessQueue) -> None:
         """Make the queue ready again, unless it is suspended."""
         process_queue.end_turn()
         if self._is_by_key:
-            self.ready_queues.keep(process_queue)
+            self.ready_queues.add_without_waking(process_queue)
         elif not process_queue.retrying:
             self.ready_queues.queued.discard(process_queue)
             self.submit(process_queue)
@@ -325,8 +332,8 @@ class ConsumeMessageOrderlyService(HandlerSlots):
     def _rested(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
         """Make the queue ready again after a suspension. If its turn has not ended yet, `_end_turn` does that.
 
-        A turn lasts so long if the event loop was busy for longer than the suspension. If the queue returned before the
-        end of its turn, two workers would serve it.
+        The turn outlasts the suspension only if the event loop was busy for longer than the suspension. If this method
+        made the queue ready during the turn, two workers would serve the queue.
         """
         is_pending = process_queue.return_postponed(messages)
         if not self._is_by_key:
@@ -353,7 +360,7 @@ class ConsumeMessageOrderlyService(HandlerSlots):
 
     def _waits_behind_calls(self, process_queue: ProcessQueue) -> bool:
         if isinstance(process_queue, KeyedProcessQueue):
-            return process_queue.has_waiting_for_key
+            return process_queue.has_messages_waiting_for_key
         return bool(process_queue.pending)
 
     def _note_abandoned(self, worker: Worker) -> Callable[[], None]:
@@ -370,6 +377,6 @@ class ConsumeMessageOrderlyService(HandlerSlots):
             self._begin_in_background(self._settle_ended(process_queue, batch))
 
     async def _settle_ended(self, process_queue: ProcessQueue, batch: Batch) -> None:
-        await self.settle(process_queue, batch, EXPIRED)
+        await self.settle(process_queue, batch, CALL_EXPIRED)
         self._end_turn(process_queue)
         self.submit(process_queue)

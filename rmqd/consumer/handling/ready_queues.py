@@ -38,11 +38,11 @@ class ReadyQueues:
 
         The woken worker starts in the event loop's next turn, so the next pulls are sent before handlers run.
         """
-        self.keep(process_queue)
+        self.add_without_waking(process_queue)
         if self.queues and self.can_wake:
             self.wake()
 
-    def keep(self, process_queue: ProcessQueue) -> None:
+    def add_without_waking(self, process_queue: ProcessQueue) -> None:
         """Add a queue without waking a worker, because the calling worker takes the next batch itself."""
         if process_queue.pending and process_queue not in self.queued:
             self.queued.add(process_queue)
@@ -69,10 +69,10 @@ class ReadyQueues:
         """Whether a queue has messages to hand out, also while they are paused."""
         return any(queue.pending for queues in (self.queues, self._held) for queue in queues)
 
-    def sort(self, rank: Callable[[Message], int]) -> None:
+    def sort_paused(self, rank: Callable[[Message], int]) -> None:
         """Sort paused queues so that messages of the lowest rank come first, as far as their order allows."""
         for process_queue in self._held:
-            process_queue.sort(rank)
+            process_queue.sort_pending(rank)
         first = {queue: rank(queue.pending[0]) for queue in self._held if queue.pending}
         self._held = deque(sorted(self._held, key=lambda queue: first.get(queue, 0)))
 
@@ -119,7 +119,7 @@ class ReadyQueues:
             self.can_wake = bool(self.sleepers)
 
     @property
-    def resting(self) -> int:
+    def idle_workers(self) -> int:
         """How many workers wait for work or are parked."""
         return len(self.sleepers) + len(self.parked)
 
@@ -131,7 +131,7 @@ class ReadyQueues:
         finally:
             self._on_wake = None
 
-    def admit(self, more: int) -> None:
+    def change_admitted(self, more: int) -> None:
         """Change by `more` how many workers may take batches; a negative number parks workers."""
         self.excess_workers -= more
         while self.excess_workers < 0 and self.parked:
@@ -141,7 +141,7 @@ class ReadyQueues:
                 parked.set_result(None)
 
     async def wait_until_admitted(self) -> None:
-        """Wait until `admit`. Called by workers while more of them run than are admitted."""
+        """Wait until `change_admitted`. Called by workers while more of them run than are admitted."""
         self.excess_workers -= 1
         parked = asyncio.get_running_loop().create_future()
         self.parked.append(parked)
@@ -183,8 +183,8 @@ class BatchingQueues(ReadyQueues):
         else:
             self._hold_for_batch(process_queue)
 
-    def making(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
-        """Return a `make` that also halts the turns at the queue when the remaining messages do not fill a batch."""
+    def make_and_halt(self, process_queue: ProcessQueue, make: Make, halt: Callable[[ProcessQueue], None]) -> Make:
+        """Return a function that makes batches like `make`, and halts the queue when the rest does not fill a batch."""
 
         def made(messages: list[Message], message_queue: MessageQueue) -> Batch:
             self._ripe.discard(process_queue)
@@ -203,7 +203,7 @@ class BatchingQueues(ReadyQueues):
         return is_ripe or len(process_queue.pending) >= self._size
 
     def _hold_for_batch(self, process_queue: ProcessQueue) -> None:
-        if process_queue.hold_for_batch() and process_queue not in self._armed:
+        if process_queue.hold_until_batch_is_full() and process_queue not in self._armed:
             self._armed.add(process_queue)
             self._clock.call_later(self._left(process_queue), self._check_due, process_queue)
 
@@ -238,7 +238,7 @@ class BatchingQueues(ReadyQueues):
             self._ripe.discard(gone)
 
 
-def ready_queues_of(options: ConsumerOptions, clock: Clock) -> tuple[ReadyQueues, BatchingQueues | None]:
+def create_ready_queues(options: ConsumerOptions, clock: Clock) -> tuple[ReadyQueues, BatchingQueues | None]:
     """Return the group's ready queues, twice if they wait for full batches. A batch of one message is always full."""
     size, wait = options.consume_message_batch_max_size, options.consume_message_batch_max_wait_seconds
     if size == 1 or not wait:

@@ -10,11 +10,11 @@ from rmqd.client.api.admin_requests import create_topic
 from rmqd.client.api.send_requests import SEND_BACK_TIMEOUT_SECONDS, send_message, send_message_back
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_failures import facts_of
+from rmqd.consumer.handling.handler_failures import log_fields_of
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import TopicNotExistError
-from rmqd.runtime.plain_text import encodable, traceback_of
-from rmqd.wire.bodies.route_data import is_logical
+from rmqd.runtime.plain_text import escape_surrogates, traceback_of
+from rmqd.wire.bodies.route_data import is_logical_broker
 from rmqd.wire.headers.send_headers import SendMessageRequestHeaderV2
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
@@ -51,7 +51,7 @@ _QUEUES: Final = 1  # brokers create these topics with one queue, too
 _ANY_QUEUE: Final = -1
 
 
-def kept_properties(message: Message, origin_topic: str) -> dict[str, str]:
+def copied_properties(message: Message, origin_topic: str) -> dict[str, str]:
     """Return the properties that a copy keeps, together with the original topic and message id."""
     stored = message.stored_properties
     kept = {
@@ -97,8 +97,8 @@ def copy_header(
 
 
 def property_text(text: str) -> str:
-    """Return text that is valid as a property's value: without the two separators, and encodable as UTF-8."""
-    return encodable(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
+    """Return text that is valid as a property's value: without the two separators, and escape_surrogates as UTF-8."""
+    return escape_surrogates(text.replace(names.KEY_END, " ").replace(names.ENTRY_END, " "))
 
 
 log = structlog.get_logger(__name__)
@@ -106,10 +106,10 @@ log = structlog.get_logger(__name__)
 CONCURRENT_MAX_RECONSUME_TIMES: Final = 16  # Java's meaning of -1 in a concurrent group
 ORDERLY_MAX_RECONSUME_TIMES: Final = 2**31 - 1  # Java: Integer.MAX_VALUE
 FIRST_DELAY_LEVEL: Final = 3  # the broker adds the number of attempts to this level
-LEVEL_SECONDS: Final[tuple[float, ...]] = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
-LAST_DELAY_LEVEL: Final = len(LEVEL_SECONDS)
-MAX_REFUSED: Final = 1000  # refused messages that are remembered for reports
-NO_LIMIT: Final = -1
+DELAY_LEVEL_SECONDS: Final[tuple[float, ...]] = (1, 5, 10, 30, *range(60, 660, 60), 1200, 1800, 3600, 7200)
+LAST_DELAY_LEVEL: Final = len(DELAY_LEVEL_SECONDS)
+MAX_REFUSED_MESSAGES: Final = 1000  # refused messages that are remembered for reports
+NO_RECONSUME_LIMIT: Final = -1
 
 _BROKERS_PROPERTIES_BYTES: Final = 512  # room for two property names of ours, and for properties that the broker adds
 
@@ -118,7 +118,7 @@ def reconsume_limit(options: ConsumerOptions) -> int:
     """Return how often a failed message is retried before it is dead-lettered."""
     if options.max_reconsume_times != -1:
         return options.max_reconsume_times
-    return ORDERLY_MAX_RECONSUME_TIMES if options.repeats_in_place else CONCURRENT_MAX_RECONSUME_TIMES
+    return ORDERLY_MAX_RECONSUME_TIMES if options.retries_in_place else CONCURRENT_MAX_RECONSUME_TIMES
 
 
 class SendBack:
@@ -151,7 +151,7 @@ class SendBack:
 
     def delay_seconds(self, message: Message, level: int) -> float:
         """Return the delay of a level with RocketMQ's default messageDelayLevel."""
-        return LEVEL_SECONDS[max(level, 1) - 1]  # a producer may send negative reconsume times
+        return DELAY_LEVEL_SECONDS[max(level, 1) - 1]  # a producer may send negative reconsume times
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message by send-back; if that fails, as a new message to the group's retry topic.
@@ -161,26 +161,26 @@ class SendBack:
         """
         return self._noted(
             message,
-            (_can_be_copied(message) and await self.by_broker(message, delay_level))
+            (_can_be_copied(message) and await self.send_back(message, delay_level))
             or await self._to_retry_topic(message, delay_level),
         )
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
         """Send the message to the group's DLQ with the reason; if that is refused, by send-back without it."""
         sent = await self._to_dead_letters(message, reason, error) or (
-            _can_be_copied(message) and await self.by_broker(message, -1)
+            _can_be_copied(message) and await self.send_back(message, -1)
         )
         if sent:
-            log.warning("message.dead_lettered", **facts_of(message), reason=reason)
+            log.warning("message.dead_lettered", **log_fields_of(message), reason=reason)
         return self._noted(message, sent)
 
     def _noted(self, message: Message, is_taken: bool) -> bool:
         times, _ = self.refused.pop(message, (0, ""))
-        if not is_taken and len(self.refused) < MAX_REFUSED:
+        if not is_taken and len(self.refused) < MAX_REFUSED_MESSAGES:
             self.refused[message] = times + 1, self._refusal
         return is_taken
 
-    async def by_broker(self, message: Message, delay_level: int) -> bool:
+    async def send_back(self, message: Message, delay_level: int) -> bool:
         """Send CONSUMER_SEND_MSG_BACK: the broker copies the message from its own log."""
         if (address := self._address(message)) is None:
             return False
@@ -236,7 +236,7 @@ class SendBack:
         return self._client.routes.endpoint(queue)
 
     def _origin(self, message: Message) -> dict[str, str]:
-        kept = kept_properties(message, message.origin_topic)
+        kept = copied_properties(message, message.origin_topic)
         return kept if message.lite_topic is None else kept | {RMQD_LITE_TOPIC: property_text(message.lite_topic)}
 
     async def _send(self, message: Message, topic: str, properties: dict[str, str], reconsume_times: int) -> bool:
@@ -285,7 +285,7 @@ class NoRetry:
             self.limit = "max_reconsume_times reached"
 
     def is_last_attempt(self, message: Message, not_counted: int = 0) -> bool:
-        return self._max != NO_LIMIT and message.reconsume_times - not_counted >= self._max
+        return self._max != NO_RECONSUME_LIMIT and message.reconsume_times - not_counted >= self._max
 
     def delay_level(self, message: Message, asked: int) -> int:
         return asked  # not used, because nothing is sent back
@@ -298,13 +298,13 @@ class NoRetry:
         return await self.dead_letter(message, self.limit, None)
 
     async def dead_letter(self, message: Message, reason: str, error: BaseException | None) -> bool:
-        log.warning("message.dropped", **facts_of(message), reason=reason)
+        log.warning("message.dropped", **log_fields_of(message), reason=reason)
         return True
 
 
 def _can_be_copied(message: Message) -> bool:
     """Whether a send-back identifies this message, and only this one."""
-    return not message.is_member and not is_logical(message.broker_name)
+    return not message.is_member and not is_logical_broker(message.broker_name)
 
 
 def _head(text: str, most_bytes: int) -> str:

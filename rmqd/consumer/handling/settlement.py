@@ -11,27 +11,27 @@ import structlog
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import (
-    EXPIRED,
+    CALL_EXPIRED,
     dead_letter_cause,
     decisions_of,
     default_decision,
     dlq_reason,
-    facts_of,
     is_duplicate,
+    log_fields_of,
 )
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.services import RetryPolicy
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api.batch import (
-    DECISIONS,
+    DECISION_CLASSES,
     AlreadyHandled,
     Batch,
     Decision,
     InvalidPayloadError,
     Outcome,
-    decision_of,
-    is_only,
-    leaves_of,
+    decision_for_error,
+    is_made_of,
+    leaf_exceptions,
 )
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import class_name, describe, duration, text_of
@@ -82,10 +82,10 @@ class Settlement:
         self.busy = 0  # batches that are being settled
 
     def settle_at_once(self, process_queue: ProcessQueue, batch: Batch) -> bool | None:
-        """Acknowledge all messages. Returns None and does nothing if the handler decided something else about one.
+        """Acknowledge all messages of a batch, without waiting.
 
-        Nor can it be done if a confirmation must be sent first, or if the queue was dropped meanwhile, so that this
-        member no longer owns the batch.
+        Returns None and does nothing in three cases: the handler decided something else about a message; a
+        confirmation must be sent first; or the queue was dropped, so that this member no longer owns the batch.
         """
         decisions = batch.decisions().values()
         if self._confirm_settled is not None or process_queue.dropped:
@@ -107,7 +107,7 @@ class Settlement:
         `is_reported` means that the exceptions are already counted and logged. Returns False: the queue continues.
         """
         if not is_reported:
-            report_errors(process_queue, batch, error, self._clock.wall(), self.next_attempt)
+            report_errors(process_queue, batch, error, self._clock.wall(), self.describe_next_attempt)
         self.busy += 1
         try:
             await self._settle(process_queue, batch, error)
@@ -115,7 +115,7 @@ class Settlement:
             self.busy -= 1
         return False
 
-    def next_attempt(self, message: Message, decision: Decision) -> str:
+    def describe_next_attempt(self, message: Message, decision: Decision) -> str:
         """Return when a message that failed is handled again, for the log."""
         if (reason := dlq_reason(self.retry_policy, message, decision, self._delay_level)) is not None:
             return f"none: {reason}"
@@ -143,7 +143,7 @@ class Settlement:
                     rest_of_batch = [message for message in batch if id(message) not in sent]
                     returned = []
                 await self._confirm_settled(batch, acknowledged)
-        if not still_ours(process_queue, rest_of_batch):
+        if not still_owns(process_queue, rest_of_batch):
             return
         process_queue.finish([batch[index] for index in acknowledged])
         for index in acknowledged:
@@ -175,7 +175,7 @@ class Settlement:
             else:
                 done.append(message)
                 process_queue.stats.of(message).count(result)
-        if not still_ours(process_queue, [message for message, _ in returned]):
+        if not still_owns(process_queue, [message for message, _ in returned]):
             return
         process_queue.finish(done)
         if failed:
@@ -198,11 +198,11 @@ class Settlement:
             level = self._delay_level if decision.delay_level is None else decision.delay_level
             if not await self.retry_policy.retry(message, level):
                 return None
-            stats.of(message).sent_back(self.retry_policy.delay_level(message, level))
-            return "expired" if error is EXPIRED else "retried"
+            stats.of(message).count_sent_back(self.retry_policy.delay_level(message, level))
+            return "expired" if error is CALL_EXPIRED else "retried"
         if not await self.retry_policy.dead_letter(message, reason, decision.error or error):
             return None
-        stats.of(message).dead_lettered(dead_letter_cause(decision, self._delay_level), reason)
+        stats.of(message).count_dead_letter(dead_letter_cause(decision, self._delay_level), reason)
         return "dead_lettered"
 
     def _again(self, process_queue: ProcessQueue, messages: list[Message]) -> None:
@@ -234,7 +234,9 @@ def explain_unavailable(process_queue: ProcessQueue, at: float, group: str) -> P
     if at >= until + UNAVAILABLE_SHOWN_SECONDS:
         return None
     step = "check the service that the error names; the group continues automatically"
-    return found("failing_handler", f"messages wait, and their attempts do not count: {error}", step=step, group=group)
+    return make_problem(
+        "failing_handler", f"messages wait, and their attempts do not count: {error}", step=step, group=group
+    )
 
 
 def count_acknowledged(
@@ -246,14 +248,14 @@ def count_acknowledged(
     stats.deduplicated += is_duplicate(decision, error)
 
 
-def still_ours(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool:
+def still_owns(process_queue: ProcessQueue, messages: Iterable[Message]) -> bool:
     """Whether the queue was not dropped, so that it may finish these messages. If it was, count them as handled twice.
 
     Another member owns a dropped queue and handles the messages again. A send-back would only add copies.
     """
     if process_queue.dropped:
         for message in messages:
-            process_queue.stats.of(message).may_repeat(process_queue.dropped_because, 1)
+            process_queue.stats.of(message).count_possible_duplicates(process_queue.dropped_because, 1)
     return not process_queue.dropped
 
 
@@ -263,7 +265,7 @@ async def send_one(message: Message, sending: Awaitable[T]) -> T | None:
         return await sending
     except Exception as fault:
         # not log.exception, because the error's text is a separate field
-        log.error("settlement.failed", **facts_of(message), error=text_of(fault, repr), exc_info=fault)  # noqa: TRY400
+        log.error("settlement.failed", **log_fields_of(message), error=text_of(fault, repr), exc_info=fault)  # noqa: TRY400
         return None
 
 
@@ -282,17 +284,17 @@ def report_error(
     of an invalid message.
     """
     first, stats = messages[0], process_queue.stats.of(messages[0])
-    leaves = leaves_of(error)
+    leaves = leaf_exceptions(error)
     done = [one.message for one in leaves if isinstance(one, AlreadyHandled)]
     if len(done) == len(leaves):
         for message in done:
             log.info("message.already_handled", msg_id=message.msg_id, queue=str(process_queue.message_queue))
         return
-    meant = decision_of(error)
+    meant = decision_for_error(error)
     text = describe(error) if meant.outcome is Outcome.AGAIN else text_of(error, repr)  # AGAIN: the service's message
     is_invalid = isinstance(error, InvalidPayloadError)
-    is_decision = is_only(error, DECISIONS)
-    stats.raised(error, text, first, at, declined=is_decision or is_invalid or error is EXPIRED)
+    is_decision = is_made_of(error, DECISION_CLASSES)
+    stats.count_exception(error, text, first, at, declined=is_decision or is_invalid or error is CALL_EXPIRED)
     logger = log.bind(
         msg_id=first.msg_id,
         queue=str(process_queue.message_queue),
@@ -306,7 +308,7 @@ def report_error(
         stats.invalid_payloads += 1
         logger.warning("payload.invalid", error=text_of(error), **{"acknowledged": True} if is_acknowledged else {})
         return
-    if error is EXPIRED:
+    if error is CALL_EXPIRED:
         logger.error("handler.timed_out")
         return
     if meant.outcome is Outcome.AGAIN:

@@ -26,15 +26,15 @@ from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.handling.auto_concurrency import AutoConcurrency
 from rmqd.consumer.handling.batch_worker import Call, HandlerTasks, Worker, WorkerService
 from rmqd.consumer.handling.circuit_breaker import CircuitBreaker
-from rmqd.consumer.handling.handler_failures import EXPIRED, PAST_DEADLINE, HandlerHungError
-from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, with_checks
+from rmqd.consumer.handling.handler_failures import CALL_EXPIRED, DEADLINE_CANCEL_MESSAGE, HandlerHungError
+from rmqd.consumer.handling.handler_threads import HandlerThread, call_handler, with_result_checks
 from rmqd.consumer.handling.in_place_retries import FailurePolicy
-from rmqd.consumer.handling.ready_queues import ready_queues_of
+from rmqd.consumer.handling.ready_queues import create_ready_queues
 from rmqd.consumer.handling.settlement import ConfirmSettled, explain_unavailable, report_error
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.services import RunningCall
 from rmqd.handler_api.batch import Batch, LoadedHandler
-from rmqd.runtime.clock import Clock, tick
+from rmqd.runtime.clock import Clock, wait_for_tick
 
 if TYPE_CHECKING:
     from rmqd.consumer.handling.deduplication import Deduplication
@@ -51,9 +51,9 @@ class HandlerSlots(WorkerService):
     def __init__(self, options: ConsumerOptions, handler: LoadedHandler, clock: Clock) -> None:
         self.clock = clock
         self.handler_name = handler.name
-        self._group = options.plain_group
+        self._group = options.group_without_namespace
         self.batch_size = options.consume_message_batch_max_size
-        self.ready_queues, self._batching_queues = ready_queues_of(options, clock)
+        self.ready_queues, self._batching_queues = create_ready_queues(options, clock)
         self.submit = self.ready_queues.submit
         self.wall_offset = clock.wall() - clock.monotonic()
         self.abandoned = 0  # calls past their deadline that have not ended
@@ -79,7 +79,7 @@ class HandlerSlots(WorkerService):
         self._concurrency = self._slots = options.concurrency
         self._auto = AutoConcurrency(options.concurrency, clock) if options.auto_concurrency else None
         if self._auto is not None:
-            self.ready_queues.admit(self._auto.limit - options.concurrency)
+            self.ready_queues.change_admitted(self._auto.limit - options.concurrency)
         self._timeout = options.consume_timeout_seconds
         self._workers: dict[Worker, asyncio.Task[None]] = {}
         self._background_tasks: set[asyncio.Task[None]] = set()  # hung workers, and settlements without a worker
@@ -104,7 +104,7 @@ class HandlerSlots(WorkerService):
                 self._background_tasks.add(asyncio.create_task(self._deduplication.run(), name="claims"))
             self.ready_queues.add_workers(range(self._slots), self._start_worker)
             while True:
-                await tick(self.clock, TICK_SECONDS)
+                await wait_for_tick(self.clock, TICK_SECONDS)
                 self._tick()
                 if self._is_idle():
                     await self.ready_queues.wait_until_woken()
@@ -121,7 +121,7 @@ class HandlerSlots(WorkerService):
     def change(self, options: ConsumerOptions) -> None:
         """Apply the concurrency of these options, and the canary's share. Running calls continue."""
         if self._canary is not None:
-            self._canary.change(options)
+            self._canary.change_share(options)
         most, auto = options.concurrency, self._auto
         if (most, options.auto_concurrency) == (self._concurrency, auto is not None):
             return
@@ -135,9 +135,9 @@ class HandlerSlots(WorkerService):
         self._concurrency, self._slots = most, max(self._slots, most)
         for worker in self._workers:
             worker.call = self._call_of(worker)
-        if self.ready_queues.resting or self._workers:  # `run` adds the first ones
+        if self.ready_queues.idle_workers or self._workers:  # `run` adds the first ones
             self.ready_queues.add_workers(new, self._start_worker)
-        self.ready_queues.admit(self.concurrency - self._slots - before)
+        self.ready_queues.change_admitted(self.concurrency - self._slots - before)
 
     def calls(self) -> list[RunningCall]:
         return [
@@ -187,8 +187,8 @@ class HandlerSlots(WorkerService):
         `concurrency: auto` counts a slot as busy during everything else, so `time_slot` is outermost. The circuit
         breaker identifies a call by its whole batch, as its settlement does; `deduplicate` may pass on a part of the
         batch. So `watch` is outside of `claim`. A claim lasts until the batch is settled, so retries in place happen
-        inside it. Each attempt is a transaction with its own duration, so `measure` and `commit_with` are innermost.
-        The duration includes the commit, because a store that is slow limits the useful concurrency too.
+        inside it. Each attempt is a transaction with its own duration, so `measure` and `call_in_transaction` are
+        innermost. The duration includes the commit, because a store that is slow limits the useful concurrency too.
 
         The deadline is outside of this list: `_tick` ends a call by cancelling the worker's task, or by abandoning its
         thread. Inside of it is `LoadedHandler.handle`, which includes the hooks, then the middleware, then the
@@ -202,15 +202,15 @@ class HandlerSlots(WorkerService):
             None if claims is None else claims.claim,
             None if retries is None else retries.retry,
             None if auto is None else auto.measure,
-            None if transactions is None else transactions.commit_with,
-            None if canary is None or canary.is_live else canary.shadow,
+            None if transactions is None else transactions.call_in_transaction,
+            None if canary is None or canary.is_live else canary.call_with_shadow,
         )
         stages = [stage for stage in every if stage is not None]
         call: Call = self._handler.handle
         if not self._handler.is_async:
             call = self._threads[worker].call
         elif stages:  # the stages above need the result of each call
-            call = with_checks(self._handler).handle
+            call = with_result_checks(self._handler).handle
         for stage in reversed(stages):
             call = partial(stage, call, worker)
         return call
@@ -224,7 +224,7 @@ class HandlerSlots(WorkerService):
         assert self._breaker is not None
         if self._breaker.circuit.allows_call:
             if self._breaker.circuit.state == "half_open":
-                self.ready_queues.sort(self._breaker.probe_rank())
+                self.ready_queues.sort_paused(self._breaker.probe_rank())
             self._end_hold("circuit")
         else:
             self._hold("circuit")
@@ -278,7 +278,7 @@ class HandlerSlots(WorkerService):
         if self._handler.end_calls is not None and self._are_calls_waited_for():
             self._handler.end_calls()
         if self._auto is not None and (more := self._auto.poll()):
-            self.ready_queues.admit(more)
+            self.ready_queues.change_admitted(more)
         if self._breaker is not None:
             self._breaker.poll()
         if self.abandoned >= self.concurrency and not self._hung:
@@ -293,7 +293,7 @@ class HandlerSlots(WorkerService):
     def _is_idle(self) -> bool:
         """Whether no tick is needed until a worker takes a batch."""
         needs_ticks = self._auto or self._breaker or self._handler.end_calls or self._background_tasks or self.abandoned
-        return not needs_ticks and self.ready_queues.resting == self._slots
+        return not needs_ticks and self.ready_queues.idle_workers == self._slots
 
     def _are_calls_waited_for(self) -> bool:
         """Whether a running call delays something, so that the handler must not keep it open."""
@@ -311,7 +311,7 @@ class HandlerSlots(WorkerService):
         """Count and log once that a call is past its deadline. The call continues, and its result counts."""
         if worker.reported != worker.started and worker.process_queue is not None and worker.batch is not None:
             worker.reported = worker.started
-            report_error(worker.process_queue, worker.batch, EXPIRED, self.clock.wall())
+            report_error(worker.process_queue, worker.batch, CALL_EXPIRED, self.clock.wall())
             self._report_to_circuit(worker.batch)
 
     def _expire(self, worker: Worker, task: asyncio.Task[None]) -> None:
@@ -319,7 +319,7 @@ class HandlerSlots(WorkerService):
         thread = self._threads.get(worker)
         if thread is None:
             worker.expired = True
-            task.cancel(PAST_DEADLINE)
+            task.cancel(DEADLINE_CANCEL_MESSAGE)
         elif thread.is_calling:
             worker.expired = True
             self.abandoned += 1

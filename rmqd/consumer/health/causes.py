@@ -55,7 +55,7 @@ _ONLY_DIAGNOSED: Final = CauseMark(0)
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A cause. `step` is the next step; `found` fills in its `{group}`, `{topic}` and `{concurrency}`."""
+    """A cause. `step` is the next step; `make_problem` fills in its `{group}`, `{topic}` and `{concurrency}`."""
 
     name: str
     step: str
@@ -279,7 +279,7 @@ GROUP_CAUSES: Final = tuple(cause.name for cause in _IN_ORDER if GROUP in cause.
 _NAME: Final = re.compile(r"\{(group|topic|concurrency)\}")
 
 
-def found(
+def make_problem(
     cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "", slots: int = 20
 ) -> Problem:
     """Return the problem of this cause. A given `step` replaces the cause's next step.
@@ -294,19 +294,21 @@ def found(
     return Problem(cause, evidence.removesuffix("."), step)
 
 
-GROUP_FORBIDDEN: Final = "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
+GROUP_FORBIDDEN_REMARK: Final = (
+    "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
+)
 
 
 def explain_failure(error: RmqdError, group: str = "GROUP", topic: str = "TOPIC") -> Problem:
     """Return the problem that an error indicates. `group` and `topic` are for the next step."""
     cause, step = _cause(error)
-    return found(cause, str(error), group=group, topic=topic, step=step)
+    return make_problem(cause, str(error), group=group, topic=topic, step=step)
 
 
 def _cause(error: RmqdError) -> tuple[str, str]:
     """Return the cause, and a next step if the error allows a more precise one."""
     match error:
-        case NoPermissionError() if GROUP_FORBIDDEN in error.remark:
+        case NoPermissionError() if GROUP_FORBIDDEN_REMARK in error.remark:
             return "consumption_disabled", ""
         case NoPermissionError():
             return "no_permission", ""

@@ -23,20 +23,20 @@ from rmqd.client.api.group_requests import (
 )
 from rmqd.client.api.remoting_request import REQUEST_TIMEOUT_SECONDS
 from rmqd.client.brokers import Brokers
-from rmqd.client.group_reader import GroupReader, by_member
+from rmqd.client.group_reader import GroupReader, connections_by_member
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.health.group_problems import (
     PROCESS_CLIENT_ID,
-    Difference,
-    differences,
+    MemberDifference,
+    group_settings_problem,
+    list_names,
     model_difference,
-    named,
     order_difference,
-    settings_problem,
-    unknown_problem,
+    subscription_differences,
+    unknown_group_problem,
 )
 from rmqd.errors import FilterRefusedError, RmqdError, UnknownTopicKindError
 from rmqd.errors.broker_errors import (
@@ -45,7 +45,7 @@ from rmqd.errors.broker_errors import (
     SubscriptionGroupNotExistError,
 )
 from rmqd.runtime.clock import wait_within
-from rmqd.wire.bodies.config_bodies import unknown_marks
+from rmqd.wire.bodies.config_bodies import unknown_attributes
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, ConsumeType, SubscriptionData
 from rmqd.wire.bodies.route_data import TopicRouteData
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection
@@ -63,7 +63,7 @@ async def check_filters(client: ClientInstance, group: str, subscriptions: Itera
     await asyncio.gather(*(_check_filter(client, group, data) for data in asked))
 
 
-def why_refused(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
+def describe_filter_refusal(where: str, subscription: SubscriptionData, error: BrokerError) -> str:
     """Return the meaning of a broker's refusal, and the next step."""
     if error.code == ResponseCode.SYSTEM_ERROR and "does not support consumer to filter message" in error.remark:
         return (
@@ -99,12 +99,12 @@ async def _check_filter_at(
     except RmqdError as error:
         if isinstance(error, BrokerError) and not error.retriable:
             where = f"{broker_name} ({address})"
-            raise FilterRefusedError(subscription.topic, why_refused(where, subscription, error)) from error
+            raise FilterRefusedError(subscription.topic, describe_filter_refusal(where, subscription, error)) from error
         if not error.is_reported:
             log.warning("filter.not_checked", topic=subscription.topic, address=address, error=str(error))
 
 
-async def check_kinds(client: ClientInstance, topics: Iterable[str]) -> None:
+async def check_topic_types(client: ClientInstance, topics: Iterable[str]) -> None:
     """Query each topic's settings from its brokers, before the first pull (GET_TOPIC_CONFIG, 351). Needs its route.
 
     Raises UnknownTopicKindError if rmqd does not know the kind of a topic. A failed query is ignored: the broker is
@@ -125,18 +125,22 @@ async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str, a
     except RmqdError as error:
         log.debug("topic.kind_not_checked", topic=topic, address=address, error=str(error))
         return
-    if marks := unknown_marks(config):
+    if marks := unknown_attributes(config):
         raise UnknownTopicKindError(topic, f"{broker_name} ({address})", marks)
 
 
-CHECK_SECONDS: Final = 60.0
-NO_BROKER_SECONDS: Final = 1.0
-SECOND_CHECK_SECONDS: Final = 7.0  # a difference must last longer than a reload takes to reach all members and brokers
+CHECK_INTERVAL_SECONDS: Final = 60.0
+RETRY_WITHOUT_BROKER_SECONDS: Final = 1.0
+SECOND_CHECK_AFTER_SECONDS: Final = (
+    7.0  # a difference must last longer than a reload takes to reach all members and brokers
+)
 MAX_QUERIED_MEMBERS: Final = 4  # members that are queried directly in one round; later rounds query the others
-ROUNDS_UNTIL_ENDED: Final = 2  # a difference ends after so many rounds without it, because brokers' answers vary
+ROUNDS_UNTIL_DIFFERENCE_ENDS: Final = (
+    2  # a difference ends after so many rounds without it, because brokers' answers vary
+)
 
 
-class Consistency:
+class ConsistencyCheck:
     """Queries every broker of the group's topics once a minute, and reports problems of the group.
 
     If another process could have this member's client id, it also checks the client ids when members join or leave,
@@ -145,7 +149,7 @@ class Consistency:
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
-        self._unseen: dict[Difference, int] = {}  # reported differences: number of rounds without them
+        self._unseen: dict[MemberDifference, int] = {}  # reported differences: number of rounds without them
         self._suspects: set[str] = set()  # members with differences
         self._has_others = False  # whether brokers know other members, at the last query
         self._settings_known: set[str] = set()  # addresses whose settings were read at least once
@@ -161,17 +165,17 @@ class Consistency:
         clock = self._context.clock
         while True:
             if not (brokers := self._context.brokers()):
-                await clock.sleep(NO_BROKER_SECONDS)
+                await clock.sleep(RETRY_WITHOUT_BROKER_SECONDS)
                 continue
             await asyncio.gather(*(self._check_settings(*broker) for broker in brokers.items()))
             await self.check()
-            until = clock.monotonic() + CHECK_SECONDS
+            until = clock.monotonic() + CHECK_INTERVAL_SECONDS
             while await wait_within(clock, until - clock.monotonic(), self._told.wait()):
                 self._told.clear()
                 await self.check(of_ids_only=True)
 
     async def check(self, *, of_ids_only: bool = False) -> None:
-        """Compare twice, `SECOND_CHECK_SECONDS` apart, and report differences that exist both times.
+        """Compare twice, `SECOND_CHECK_AFTER_SECONDS` apart, and report differences that exist both times.
 
         A difference that is seen once may be a reload that has not reached all members. A broker shows the subscription
         of the last heartbeat, so a known difference ends only after several rounds without it.
@@ -179,7 +183,7 @@ class Consistency:
         first = await self._query_members(of_ids_only)
         if not (first or self._unseen or self._has_others):  # the second query could show nothing that lasts
             return
-        await self._context.clock.sleep(SECOND_CHECK_SECONDS / 2 if of_ids_only else SECOND_CHECK_SECONDS)
+        await self._context.clock.sleep(SECOND_CHECK_AFTER_SECONDS / 2 if of_ids_only else SECOND_CHECK_AFTER_SECONDS)
         second = await self._query_members(of_ids_only)
         if first is None or second is None:
             return
@@ -192,7 +196,7 @@ class Consistency:
             return
         for known in [known for known in self._unseen if known not in first and known not in second]:
             self._unseen[known] += 1
-            if self._unseen[known] >= ROUNDS_UNTIL_ENDED:
+            if self._unseen[known] >= ROUNDS_UNTIL_DIFFERENCE_ENDS:
                 del self._unseen[known]
                 self._context.problems.end(known)
 
@@ -204,7 +208,9 @@ class Consistency:
             try:
                 settings = await subscription_group(remoting, address, group)
             except SubscriptionGroupNotExistError:
-                context.problems.begin(("unknown", name), unknown_problem(where, context.options.plain_group))
+                context.problems.begin(
+                    ("unknown", name), unknown_group_problem(where, context.options.group_without_namespace)
+                )
                 return
             except RmqdError:  # an old broker, or a missing permission: query all groups, until their answer is good
                 if address in self._settings_known and key not in context.problems:
@@ -216,13 +222,15 @@ class Consistency:
             log.debug("settings.unknown", address=address, error=str(error))
             return
         self._settings_known.add(address)
-        problem = settings_problem(where, context.options.plain_group, settings, context.options.announced_model)
+        problem = group_settings_problem(
+            where, context.options.group_without_namespace, settings, context.options.announced_message_model
+        )
         context.problems.end(("unknown", name))
         context.problems.set(key, problem)
 
-    async def _query_members(self, of_ids_only: bool) -> dict[Difference, str] | None:
+    async def _query_members(self, of_ids_only: bool) -> dict[MemberDifference, str] | None:
         """Return the current differences, each with its source; None if no broker responds."""
-        context, seen, asked = self._context, dict[Difference, str](), set[str]()
+        context, seen, asked = self._context, dict[MemberDifference, str](), set[str]()
         self._has_others = False
         addresses = context.brokers()
         reader = GroupReader(Brokers(context.client, addresses), context.options.group)
@@ -239,7 +247,7 @@ class Consistency:
             if of_ids_only or not others:  # the broker knows only our subscription, perhaps from before a reload
                 continue
             for difference in self._differences_of_view(view):
-                seen.setdefault(difference, f"broker {name}, of {named(others, 3)}")
+                seen.setdefault(difference, f"broker {name}, of {list_names(others, 3)}")
             for member, difference in await self._differences_of_members(reader, views.found, others - asked):
                 seen[difference] = f"member {member}"
             asked |= others
@@ -247,34 +255,34 @@ class Consistency:
             self._suspects &= asked
         return seen
 
-    def _problem(self, difference: Difference, told_by: str) -> Problem:
+    def _problem(self, difference: MemberDifference, told_by: str) -> Problem:
         is_ours = difference.cause == "client_id_conflict"
         evidence = f"{difference.text}, says {told_by}" if is_ours else f"other members {difference.text} ({told_by})"
-        return self._context.found(difference.cause, evidence)
+        return self._context.make_problem(difference.cause, evidence)
 
-    def _differences_of_view(self, view: ConsumerConnection) -> Iterator[Difference]:
+    def _differences_of_view(self, view: ConsumerConnection) -> Iterator[MemberDifference]:
         context = self._context
-        yield from differences(view.subscription_table, context.subscriptions, "this one")
-        yield from model_difference(view.message_model, context.options.announced_model, "this one")
+        yield from subscription_differences(view.subscription_table, context.subscriptions, "this one")
+        yield from model_difference(view.message_model, context.options.announced_message_model, "this one")
         if view.consume_type not in (None, ConsumeType.PASSIVELY):
             text = f"consume by {view.consume_type}, this one by {ConsumeType.PASSIVELY}"
-            yield Difference("mode_mismatch", "consume type", text)
+            yield MemberDifference("mode_mismatch", "consume type", text)
 
     async def _differences_of_members(
         self, reader: GroupReader, known: Mapping[str, ConsumerConnection], members: Collection[str]
-    ) -> list[tuple[str, Difference]]:
+    ) -> list[tuple[str, MemberDifference]]:
         """Query members directly: all suspects first, and some others."""
         chosen = sorted(self._suspects & set(members))
         rest = sorted(set(members) - self._suspects)
         chosen = (chosen + random.sample(rest, len(rest)))[:MAX_QUERIED_MEMBERS]
-        context, seen, connections = self._context, [], by_member(known)
+        context, seen, connections = self._context, [], connections_by_member(known)
         for member in chosen:  # sequential, because each query occupies a thread of the broker
             report = await reader.member(member, connections[member])
             if report.subscriptions is None:
                 address = reader.brokers.masters[next(iter(report.connections))]
                 log.debug("consistency.unknown", address=address, member=member, error=str(report.error))
                 continue
-            differ = list(differences(report.subscriptions, context.subscriptions, "this one"))
+            differ = list(subscription_differences(report.subscriptions, context.subscriptions, "this one"))
             differ += order_difference(report.orderly, context.options.consume_mode == "orderly", "this one")
             if differ:
                 self._suspects.add(member)
@@ -283,11 +291,11 @@ class Consistency:
             seen += [(member, difference) for difference in differ]
         return seen
 
-    def _conflict(self, view: ConsumerConnection, address: str) -> Iterator[Difference]:
+    def _conflict(self, view: ConsumerConnection, address: str) -> Iterator[MemberDifference]:
         """Yield a difference if another process is connected with our client id."""
         ours = self._context.client.client_id
         if Counter(member.client_id for member in view.connection_set)[ours] > 1:
             connection = self._context.client.remoting.connected(address)
             own = None if connection is None else connection.local_address
             others = sorted(m.client_addr for m in view.connection_set if m.client_id == ours and m.client_addr != own)
-            yield Difference("client_id_conflict", ours, f"{ours} is also connected from {', '.join(others)}")
+            yield MemberDifference("client_id_conflict", ours, f"{ours} is also connected from {', '.join(others)}")

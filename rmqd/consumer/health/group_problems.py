@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG, MessageModel, SubscriptionData
 from rmqd.wire.topics import is_retry_topic
@@ -17,7 +17,7 @@ from rmqd.wire.topics import is_retry_topic
 MAX_NAMED = 4
 
 
-def named(names: Iterable[str], most: int = MAX_NAMED) -> str:
+def list_names(names: Iterable[str], most: int = MAX_NAMED) -> str:
     """Return some of the names in order: `a, b, c, d and 3 more`."""
     every = sorted(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
@@ -27,24 +27,24 @@ def named(names: Iterable[str], most: int = MAX_NAMED) -> str:
 PROCESS_CLIENT_ID: Final = re.compile(r"@\d+#\d{9,}")
 """The default instance name of Java and rmqd: the process id, and its creation time in nanoseconds."""
 
-FORBIDDEN: Final = ("consumption_disabled", "group_unknown", "retries_dropped")
+FORBIDDING_CAUSES: Final = ("consumption_disabled", "group_unknown", "retries_dropped")
 """The problems by which a broker's settings keep a group from consuming."""
-KEPT_PREFIX: Final = "is kept from consuming: "
+FORBIDDEN_PREFIX: Final = "is kept from consuming: "
 """Part of the reason why a group is not ready: access is refused, or brokers' settings forbid it to consume."""
 
 
-def missing_problem(topic: str) -> Problem:
+def missing_topic_problem(topic: str) -> Problem:
     """Return the problem of a topic without a route."""
-    return found("topic_missing", f"no name server knows topic {topic}", topic=topic)
+    return make_problem("topic_missing", f"no name server knows topic {topic}", topic=topic)
 
 
-def closed_problem(topic: str, brokers: list[str]) -> Problem:
+def unreadable_topic_problem(topic: str, brokers: list[str]) -> Problem:
     """Return the problem of a topic that is not readable on some brokers."""
-    evidence = f"topic {topic} is not readable on {named(brokers)}: its permission there forbids it"
-    return found("no_permission", evidence, topic=topic)
+    evidence = f"topic {topic} is not readable on {list_names(brokers)}: its permission there forbids it"
+    return make_problem("no_permission", evidence, topic=topic)
 
 
-def update_command(settings: SubscriptionGroupConfig, attributes: str = "") -> str:
+def update_group_command(settings: SubscriptionGroupConfig, attributes: str = "") -> str:
     """Return the command that stores a group's settings, and changes `attributes`.
 
     mqadmin resets every setting that it is not given, except attributes.
@@ -63,43 +63,43 @@ def update_command(settings: SubscriptionGroupConfig, attributes: str = "") -> s
     return f"{command} --attributes {attributes}`" if attributes else f"{command}`"
 
 
-def settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, model: str) -> Problem | None:
+def group_settings_problem(where: str, group: str, settings: SubscriptionGroupConfig, model: str) -> Problem | None:
     """Return how a broker's settings forbid the group to consume; None if they allow it."""
     if not settings.consume_enable:
         evidence = f"{where} forbids the group to consume (consumeEnable is false)"
-        step = f"{update_command(replace(settings, consume_enable=True))} allows the group to consume again"
+        step = f"{update_group_command(replace(settings, consume_enable=True))} allows the group to consume again"
         return Problem("consumption_disabled", evidence, step)
     if model == MessageModel.BROADCASTING and not settings.consume_broadcast_enable:
-        step = f"{update_command(replace(settings, consume_broadcast_enable=True))} allows it to broadcast"
+        step = f"{update_group_command(replace(settings, consume_broadcast_enable=True))} allows it to broadcast"
         evidence = f"{where} forbids broadcasting (consumeBroadcastEnable is false)"
         return Problem("consumption_disabled", evidence, step)
     if model == MessageModel.CLUSTERING and settings.retry_queue_nums < 1:
         evidence = f"{where} has no retry queue for the group (retryQueueNums): sent-back messages are dropped there"
-        step = f"{update_command(replace(settings, retry_queue_nums=1))} gives the group a retry queue"
+        step = f"{update_group_command(replace(settings, retry_queue_nums=1))} gives the group a retry queue"
         return Problem("retries_dropped", f"{evidence}, as if it were handled", step)
     return None
 
 
-def unknown_problem(where: str, group: str) -> Problem:
+def unknown_group_problem(where: str, group: str) -> Problem:
     """A broker that does not know the group, and that creates no group when a member connects."""
     evidence = (
         f"{where} does not know the group, and does not create it when members connect (autoCreateSubscriptionGroup)"
     )
-    return found("group_unknown", evidence, group=group)
+    return make_problem("group_unknown", evidence, group=group)
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MemberDifference:
     """A difference between members. Equal values are the same difference."""
 
     cause: str
-    about: str  # the topic, the property or the client id
+    subject: str  # the topic, the property or the client id
     text: str  # follows "other members": "subscribe to … , … to …"
 
 
-def differences(
+def subscription_differences(
     theirs: Mapping[str, SubscriptionData], ours: Mapping[str, SubscriptionData], us: str
-) -> Iterator[Difference]:
+) -> Iterator[MemberDifference]:
     """Yield the topics in which a member's subscriptions (`theirs`) differ from our own (`ours`).
 
     `us` names the side of `ours` in the texts, such as "the configuration". Only the effect on messages is compared,
@@ -109,25 +109,25 @@ def differences(
     theirs = {topic: data for topic, data in theirs.items() if not is_retry_topic(topic)}
     ours = {topic: data for topic, data in ours.items() if not is_retry_topic(topic)}
     for topic in sorted(ours.keys() - theirs.keys()):
-        yield Difference("subscription_mismatch", topic, f"do not subscribe to {topic}, {us} does")
+        yield MemberDifference("subscription_mismatch", topic, f"do not subscribe to {topic}, {us} does")
     for topic in sorted(theirs.keys() - ours.keys()):
-        yield Difference("subscription_mismatch", topic, f"subscribe to {topic}, {us} does not")
+        yield MemberDifference("subscription_mismatch", topic, f"subscribe to {topic}, {us} does not")
     for topic in sorted(ours.keys() & theirs.keys()):
         if _meaning(ours[topic]) != _meaning(theirs[topic]):
             text = f"subscribe to {_written(theirs[topic])} of {topic}, {us} to {_written(ours[topic])}"
-            yield Difference("subscription_mismatch", topic, text)
+            yield MemberDifference("subscription_mismatch", topic, text)
 
 
-def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[Difference]:
+def model_difference(theirs: str | None, ours: str, us: str) -> Iterator[MemberDifference]:
     """Yield a difference if members share the messages in one case, and each get all of them in the other."""
     if theirs is not None and theirs != ours:
-        yield Difference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
+        yield MemberDifference("mode_mismatch", "message model", f"consume as {theirs}, {us} says {ours}")
 
 
-def order_difference(theirs: bool | None, ours: bool, us: str) -> Iterator[Difference]:
+def order_difference(theirs: bool | None, ours: bool, us: str) -> Iterator[MemberDifference]:
     """Yield a difference in the order of consumption. `theirs` is None if unknown."""
     if theirs is not None and theirs != ours:
-        yield Difference("mode_mismatch", "order", f"consume {_order(theirs)}, {us} {_order(ours)}")
+        yield MemberDifference("mode_mismatch", "order", f"consume {_order(theirs)}, {us} {_order(ours)}")
 
 
 def _order(orderly: bool) -> str:

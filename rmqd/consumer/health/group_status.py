@@ -10,8 +10,8 @@ from typing import Final
 from rmqd.consumer.canary import Canary
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.handler_failures import HandlerHungError
-from rmqd.consumer.health.causes import Problem, found
-from rmqd.consumer.health.group_problems import FORBIDDEN, KEPT_PREFIX
+from rmqd.consumer.health.causes import Problem, make_problem
+from rmqd.consumer.health.group_problems import FORBIDDEN_PREFIX, FORBIDDING_CAUSES
 from rmqd.consumer.rebalance.rebalance import Rebalance
 from rmqd.consumer.stats.counters import rates_between, snapshots_of, totals_of
 from rmqd.consumer.stats.stats_snapshot import (
@@ -22,7 +22,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     QueueSnapshot,
     TopicSnapshot,
 )
-from rmqd.handler_api.batch import LoadedHandler, leaves_of
+from rmqd.handler_api.batch import LoadedHandler, leaf_exceptions
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.topics import is_retry_topic
@@ -46,7 +46,7 @@ class GroupStatus:
 
     def failed(self, error: BaseException) -> None:
         """Called when the group ends because of `error`."""
-        causes = leaves_of(error)
+        causes = leaf_exceptions(error)
         self.state = "failed"
         self._failure = "; ".join(describe(cause) for cause in causes)
         self._hung = any(isinstance(cause, HandlerHungError) for cause in causes)
@@ -81,7 +81,7 @@ class GroupStatus:
             problems=tuple(context.problems),
             rates=self._results.rates(topics),
             concurrency=context.service.concurrency,
-            circuit=None if circuit is None or not circuit.options.is_on else circuit.snapshot(),
+            circuit=None if circuit is None or not circuit.options.can_open else circuit.snapshot(),
             trace_records={} if context.trace is None else dict(context.trace.dispatcher.counts),
             canary=None if self._canary is None else self._canary.snapshot(),
             members=tuple(sorted(self._rebalance.members)[:MAX_MEMBERS]),
@@ -90,7 +90,7 @@ class GroupStatus:
 
     def queue_snapshots(self) -> Iterator[QueueSnapshot]:
         """Yield the queues one by one, each with its figures of that moment. Queues released meanwhile are skipped."""
-        assigned, idle = self._rebalance.assigned, self._context.idle
+        assigned, idle = self._rebalance.assigned, self._context.idle_queues
         for message_queue, entry in list(assigned.items()):
             queue = idle.get(message_queue)
             if queue is None and assigned.get(message_queue) is entry:
@@ -103,10 +103,10 @@ class GroupStatus:
     def _not_ready(self) -> str | None:
         options = self._context.options
         refusal = self._context.client.remoting.security.refusals.about((options.group, *options.subscriptions))
-        disabled = (f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause in FORBIDDEN)
+        disabled = (f"{one.evidence}; {one.next}" for one in self._context.problems if one.cause in FORBIDDING_CAUSES)
         kept = refusal or next(disabled, None)
         if kept is not None and self.state in ("starting", "running"):
-            return f"group {options.group} {KEPT_PREFIX}{kept}"
+            return f"group {options.group} {FORBIDDEN_PREFIX}{kept}"
         if self.state != "running":
             return f"group {self._context.options.group} is {self.state}"
         missing = sorted(topic for topic in self._rebalance.unrouted if not is_retry_topic(topic))
@@ -118,7 +118,7 @@ class GroupStatus:
         return None
 
 
-WINDOW_SECONDS: Final = 60.0
+RATE_WINDOW_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 2.0
 FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
 MIN_ATTEMPTS: Final = 3
@@ -155,7 +155,7 @@ class RecentResults:
         canary = self._canary
         if canary is not None and canary.failure:
             evidence = f"the canary {canary.handler.name} is switched off: {canary.failure}"
-            return found("canary_off", evidence, group=self._group)
+            return make_problem("canary_off", evidence, group=self._group)
         return self._problem if canary is None or canary.options.share else None
 
     def poll(self, topics: Iterable[TopicSnapshot]) -> None:
@@ -178,7 +178,7 @@ class RecentResults:
 
     def _add(self, totals: dict[str, int], now: float) -> None:
         self._samples.append((now, totals))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= WINDOW_SECONDS:
+        while len(self._samples) > 2 and now - self._samples[1][0] >= RATE_WINDOW_SECONDS:
             self._samples.popleft()
 
     def rates(self, topics: Iterable[TopicSnapshot]) -> dict[str, float]:
@@ -208,7 +208,7 @@ def _problem(attempts: int, errors: Sequence[LastError], group: str, canary: Can
         cause, share = "canary_failed", f"{canary.options.share * 100:g}%"
         text = f"the canary {canary.handler.name} gets {share} of the messages, and {attempts} of its attempts failed"
     if not errors:
-        return found(cause, text, group=group)
+        return make_problem(cause, text, group=group)
     if canary is None and len({error.msg_id for error in errors[-attempts:]}) == 1:
         cause, one = "poison_message", errors[-1].msg_id
         text = f"all {attempts} failed attempts had one message, {one}, and no other message was handled meanwhile"
@@ -217,4 +217,6 @@ def _problem(attempts: int, errors: Sequence[LastError], group: str, canary: Can
             "shows it; correct the handler, or let the message become a dead letter (max_reconsume_times)"
         )
     at = datetime.fromtimestamp(errors[-1].at, UTC)
-    return found(cause, f"{text}; the last error, at {at:%H:%M:%S} UTC: {errors[-1].error}", group=group, step=step)
+    return make_problem(
+        cause, f"{text}; the last error, at {at:%H:%M:%S} UTC: {errors[-1].error}", group=group, step=step
+    )

@@ -1,7 +1,7 @@
 """The watchdog finds stalled queues, whose messages wait without progress, and reports the cause.
 
 Every other second it compares each assignment's progress (`Assignment.progress`) with the previous value. If the
-value has not changed for a while although there is work, the assignment determines the cause (`explain`). The
+value has not changed for a while although there is work, the assignment determines the cause (`explain_stall`). The
 watchdog logs the cause and keeps it as the assignment's stall until there is progress again. Its only repair: a loop
 that completed no iteration for two minutes is restarted.
 """
@@ -18,17 +18,17 @@ import structlog
 
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.health.causes import CAUSES, MILD, Problem, found
-from rmqd.consumer.health.group_problems import closed_problem, missing_problem
+from rmqd.consumer.health.causes import CAUSES, MILD, Problem, make_problem
+from rmqd.consumer.health.group_problems import missing_topic_problem, unreadable_topic_problem
 from rmqd.consumer.health.group_status import RecentResults
 from rmqd.consumer.pull.pull_loop import PullLoop
 from rmqd.consumer.stats.counters import snapshots_of
 from rmqd.errors import BrokerAwayError, CircuitOpenError, RmqdError, SlaveUnawareError
-from rmqd.runtime.clock import tick
+from rmqd.runtime.clock import wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic
 
-DOWN_SECONDS: Final = 4.0  # a broker that fails for less time has only lost a connection
+BROKER_DOWN_SECONDS: Final = 4.0  # a broker that fails for less time has only lost a connection
 
 
 class BrokerWatch:
@@ -40,7 +40,7 @@ class BrokerWatch:
         self._since: dict[str, float] = {}  # broker name -> since when it is down (monotonic)
         self._seen: object = None  # the version of the routes and the number of queues at the last complete check
 
-    def has_nothing_new(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Return whether all brokers respond, and neither routes nor queues have changed since the last `poll`."""
         routes = self._context.client.routes
         is_same = self._seen == (routes.version, len(self._assigned))
@@ -48,7 +48,7 @@ class BrokerWatch:
 
     def poll(self) -> None:
         """Check every broker of this member's pulled queues once."""
-        if self.has_nothing_new():
+        if self.is_unchanged():
             return
         routes, now = self._context.client.routes, self._context.clock.monotonic()
         self._seen = routes.version, len(self._assigned)
@@ -62,7 +62,7 @@ class BrokerWatch:
             if reason is None:
                 self._since.pop(name, None)
                 self._context.problems.end(("broker", name))
-            elif now - self._since.setdefault(name, now) >= DOWN_SECONDS:
+            elif now - self._since.setdefault(name, now) >= BROKER_DOWN_SECONDS:
                 problem = _problem(name, reason, [self._assigned[queue] for queue in queues])
                 self._context.problems.begin(("broker", name), problem)
 
@@ -84,17 +84,17 @@ def _problem(name: str, reason: str, queues: list[Assignment]) -> Problem:
     }
     slave = next(iter(slaves), None)
     they_do = f"are read from its slave {slave}" if slave is not None else "wait for it"
-    return found("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {they_do}")
+    return make_problem("broker_unreachable", f"{reason}; {len(queues)} queues of {name} here {they_do}")
 
 
 log = structlog.get_logger(__name__)
 
-TICK_SECONDS: Final = 2.0
-IDLE_CHECK_INTERVAL: Final = 5  # every fifth check includes idle assignments; an idle group is checked only then
+CHECK_INTERVAL_SECONDS: Final = 2.0
+CHECKS_PER_IDLE_CHECK: Final = 5  # every fifth check includes idle assignments; an idle group is checked only then
 ASSIGNMENTS_PER_TURN: Final = 200  # assignments between two turns of the event loop: some milliseconds if all are busy
 STALL_SECONDS: Final = 20.0
-EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
-REPEAT_SECONDS: Final = 600.0  # interval of log lines about a stall that lasts or recurs
+LOOP_EXPIRY_SECONDS: Final = 120.0  # Java: rocketmq.client.pull.pullMaxIdleTime
+STALL_LOG_INTERVAL_SECONDS: Final = 600.0  # interval of log lines about a stall that lasts or recurs
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ class Watchdog:
     async def run(self) -> None:
         """Check every other second, until cancelled."""
         while True:
-            await tick(self._context.clock, TICK_SECONDS, self._begin_check)
+            await wait_for_tick(self._context.clock, CHECK_INTERVAL_SECONDS, self._begin_check)
             await self._check()
 
     async def poll(self) -> None:
@@ -144,14 +144,14 @@ class Watchdog:
         """Begin a check, and return whether it ends here: all assignments are idle, and nothing else has changed."""
         context, assigned = self._context, self._assigned
         self._may_pass_over = self._replicas_stay() and not self._news
-        self._turn = (self._turn + 1) % IDLE_CHECK_INTERVAL
+        self._turn = (self._turn + 1) % CHECKS_PER_IDLE_CHECK
         return bool(
             self._turn
             and self._may_pass_over
             and assigned
-            and len(context.idle) == len(assigned)
+            and len(context.idle_queues) == len(assigned)
             and self._count_attempts() == self._attempts
-            and self._brokers.has_nothing_new()
+            and self._brokers.is_unchanged()
             and not (self._unserved or any(context.problems))
         )
 
@@ -161,7 +161,7 @@ class Watchdog:
     async def _check(self) -> None:
         now = self._context.clock.monotonic()
         due = list(self._news)  # logged one check later, so that queues that stall together share one log line
-        may_pass_over, idle = self._may_pass_over, self._context.idle
+        may_pass_over, idle = self._may_pass_over, self._context.idle_queues
         is_complete = self._turn == 0 or not may_pass_over
         due_queues = [queue for queue in self._assigned if is_complete or queue not in idle]
         attempts = self._count_attempts()
@@ -172,16 +172,16 @@ class Watchdog:
             watch, assigned = self._watches.get(queue), self._assigned.get(queue)
             if assigned is None:  # released meanwhile
                 continue
-            if not (is_quiet := assigned.is_quiet(now)):
+            if not (is_idle := assigned.is_idle(now)):
                 idle.pop(queue, None)  # for example because its pull is overdue
             if watch is None:
                 watch = self._watches[queue] = _Watch(unchanged_since=now)
-            elif may_pass_over and is_quiet:
+            elif may_pass_over and is_idle:
                 watch.unchanged_since, watch.seen_cause = now, ""
                 continue
-            assigned.check_replica()
+            assigned.switch_replica_if_down()
             assigned.stall = problem = self._stall(assigned, watch, now)
-            assigned.tick()
+            assigned.record_state_change()
             if problem is None:
                 self._report_end(queue, watch)
                 continue
@@ -220,7 +220,7 @@ class Watchdog:
             return None
         if now - watch.unchanged_since < self._stall_seconds():
             return None
-        problem = assigned.explain()
+        problem = assigned.explain_stall()
         # while messages move to the next step of the pipeline, neither step has them, so this cause must be seen twice
         is_sure = problem.cause != "stalled_queue" or watch.seen_cause == problem.cause
         watch.seen_cause = problem.cause
@@ -230,7 +230,7 @@ class Watchdog:
         """Whether the handler keeps calls of this queue open to gather messages, and nothing else stops the queue."""
         service = self._context.service
         has_calls = any(call.process_queue in assigned.process_queues for call in service.calls())
-        return has_calls and service.keeps_calls_open and assigned.explain().cause == "slow_handler"
+        return has_calls and service.keeps_calls_open and assigned.explain_stall().cause == "slow_handler"
 
     def _stall_seconds(self) -> float:
         """Return after how many seconds without progress a queue is stalled. Configured waits are included."""
@@ -238,7 +238,7 @@ class Watchdog:
         return STALL_SECONDS + options.pull_interval_seconds + options.consume_message_batch_max_wait_seconds
 
     def _is_news(self, watch: _Watch, problem: Problem, now: float) -> bool:
-        if watch.reported_cause == problem.cause and now - watch.reported_at < REPEAT_SECONDS:
+        if watch.reported_cause == problem.cause and now - watch.reported_at < STALL_LOG_INTERVAL_SECONDS:
             return False
         watch.reported_cause, watch.reported_at = problem.cause, now
         return True
@@ -273,10 +273,10 @@ class Watchdog:
     def _repair(self, assigned: Assignment, watch: _Watch, now: float) -> None:
         """Restart a loop without an iteration for two minutes. All its waits are shorter than that."""
         turned_at = assigned.last_iteration_at
-        if turned_at is not None and now - max(turned_at, watch.restarted_at) >= EXPIRY_SECONDS:
+        if turned_at is not None and now - max(turned_at, watch.restarted_at) >= LOOP_EXPIRY_SECONDS:
             watch.restarted_at = now
-            log.error("queue.restarted", queue=str(assigned.message_queue), seconds=EXPIRY_SECONDS)
-            assigned.restart()
+            log.error("queue.restarted", queue=str(assigned.message_queue), seconds=LOOP_EXPIRY_SECONDS)
+            assigned.restart_loop()
 
     def _check_handler(self, attempts: int) -> None:
         """Report a failing handler or canary. Its queues move and lag is low, because every message is sent back."""
@@ -289,7 +289,7 @@ class Watchdog:
             context.problems.set(name, results.problem)
         self._attempts = attempts
         if context.circuit is not None:
-            context.problems.set("circuit", context.circuit.problem(context.options.plain_group))
+            context.problems.set("circuit", context.circuit.problem(context.options.group_without_namespace))
         context.problems.set("service", context.service.problem)
         context.problems.set("offsets", context.store.problem)
         context.problems.set("refused", self._refused_problem())
@@ -297,9 +297,9 @@ class Watchdog:
     def _refused_problem(self) -> Problem | None:
         """Return a problem for the first message that brokers refused twice, both as retry and as dead letter."""
         context = self._context
-        for message in [message for message in context.refused if not message.is_cached]:
-            del context.refused[message]
-        lasting = [(message, *refusals) for message, refusals in context.refused.items() if refusals[0] > 1]
+        for message in [message for message in context.refused_messages if not message.is_cached]:
+            del context.refused_messages[message]
+        lasting = [(message, *refusals) for message, refusals in context.refused_messages.items() if refusals[0] > 1]
         if not lasting:
             return None
         message, times, reason = min(lasting, key=lambda one: one[0].queue_offset)
@@ -313,7 +313,7 @@ class Watchdog:
             f"rmqd retries every few seconds; `rmqd offsets reset {{group}} '{queue.topic}' --to {offset + 1} {place}` "
             "skips the message, and messages that were handled behind it are handled again"
         )
-        return context.found("retry_refused", evidence, step=step)
+        return context.make_problem("retry_refused", evidence, step=step)
 
     def _check_topic(self, topic: str, now: float) -> None:
         """Report a topic without readable queues, because it has no queue that could be reported as stalled."""
@@ -330,11 +330,11 @@ class Watchdog:
         if route is None and routes.problem is not None:
             step = "check that `nameserver` is correct and reachable from here; the group continues automatically"
             evidence = f"no name server returns a route for {topic}: {routes.problem}"
-            return self._context.found("no_route", evidence, topic=topic, step=step)
+            return self._context.make_problem("no_route", evidence, topic=topic, step=step)
         if route is None:
-            return missing_problem(topic)
+            return missing_topic_problem(topic)
         closed = sorted(queues.broker_name for queues in route.queue_datas if not queues.is_readable)
-        return closed_problem(topic, closed) if closed else None
+        return unreadable_topic_problem(topic, closed) if closed else None
 
 
 def _is_reported(failure: RmqdError | None) -> bool:

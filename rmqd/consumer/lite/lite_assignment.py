@@ -18,7 +18,7 @@ from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offse
 from rmqd.codes import RequestCode
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.health.group_problems import update_command
+from rmqd.consumer.health.group_problems import update_group_command
 from rmqd.consumer.lite.lite_queues import LiteProcessQueue, UnhandledPops, blocks_by_lite_topic, set_offsets
 from rmqd.consumer.pop.pop_assignment import PopAssignment
 from rmqd.consumer.pop.pop_block import PopBlock
@@ -35,7 +35,14 @@ from rmqd.wire.headers.pop_headers import (
     PopLiteMessageResponseHeader,
     PopMessageResponseHeader,
 )
-from rmqd.wire.lite_topic import BIND_TOPIC, MODEL, SHARED, WILDCARD, parent_of, queue_of
+from rmqd.wire.lite_topic import (
+    BIND_TOPIC_ATTRIBUTE,
+    MODEL_ATTRIBUTE,
+    SHARED_MODEL,
+    WILDCARD_ATTRIBUTE,
+    lite_topic_queue,
+    parent_topic_of,
+)
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.receipt_handle import ANY_QUEUE
@@ -69,7 +76,7 @@ class LiteSource(PopSource):
                 self._started.add(lite_topic)
         await self._control(LiteSubscriptionAction.COMPLETE_ADD, wanted)
 
-    async def keep(self) -> None:
+    async def maintain(self) -> None:
         """Send the subscription periodically, until cancelled."""
         clock, pause_seconds = self._context.clock, SYNC_INTERVAL_SECONDS
         while True:
@@ -124,7 +131,7 @@ class LiteSource(PopSource):
             log.warning("pop.doubted", queue=str(self.message_queue), reason=f"{left_out} corrupt, no lite topic")
         return header, block
 
-    def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
+    def divide_into_blocks(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
         most = self._context.options.consume_message_batch_max_size
         blocks = blocks_by_lite_topic(found, self.message_queue, header, due, most)
         for block in blocks:
@@ -132,7 +139,7 @@ class LiteSource(PopSource):
             self._passed_over.forget_below(block.queue, min(offsets, default=0))
         return [*blocks]
 
-    def process_queue(
+    def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:
         stats, namespace = self._context.stats[self.message_queue.topic], self._context.options.namespace
@@ -143,8 +150,8 @@ class LiteSource(PopSource):
         """All topics: the lag includes all lite topics with an offset of the group."""
         return ""
 
-    def includes(self, queue: MessageQueue) -> bool:
-        return parent_of(queue.topic) == self.message_queue.topic
+    def counts_lag_of(self, queue: MessageQueue) -> bool:
+        return parent_topic_of(queue.topic) == self.message_queue.topic
 
     async def _control(self, action: LiteSubscriptionAction, lite_topics: tuple[str, ...]) -> None:
         context = self._context
@@ -162,7 +169,7 @@ class LiteSource(PopSource):
         """
         context, remoting, address = self._context, self._context.client.remoting, self._address()
         group = context.options.group
-        queue = queue_of(self.message_queue.topic, lite_topic, self.message_queue.broker_name)
+        queue = lite_topic_queue(self.message_queue.topic, lite_topic, self.message_queue.broker_name)
         if await query_consumer_offset(remoting, address, group, queue) is not None:
             return
         why = context.options.consume_from_where
@@ -198,7 +205,7 @@ class LiteDivision(QueueDivision):
             return None
         return MemberShare(popped=frozenset(MessageQueue(topic, name, ANY_QUEUE) for name in ready))
 
-    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+    def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         assert is_popped
         source = LiteSource(self._context, self._receipts, message_queue._replace(queue_id=ANY_QUEUE))
         return PopAssignment(self._context, source)
@@ -232,20 +239,20 @@ def _check_topic(topic: str, broker_name: str, message_type: str | None) -> None
 
 def _check_group(settings: SubscriptionGroupConfig, topic: str, broker_name: str) -> None:
     group, attributes = settings.group_name, settings.attributes
-    bound = attributes.get(BIND_TOPIC)
+    bound = attributes.get(BIND_TOPIC_ATTRIBUTE)
     if bound != topic:
         is_bound = f"is bound to {bound}" if bound else "is not bound to a topic"
         raise LiteTopicsRefusedError(
             f"lite_topics needs a group that is bound to {topic}, but {group} on {broker_name} {is_bound}; "
-            f"bind it with {update_command(settings, f'+{BIND_TOPIC}={topic}')}"
+            f"bind it with {update_group_command(settings, f'+{BIND_TOPIC_ATTRIBUTE}={topic}')}"
         )
-    if WILDCARD in attributes:
+    if WILDCARD_ATTRIBUTE in attributes:
         raise LiteTopicsRefusedError(
-            f"{group} on {broker_name} is a group for all lite topics ({WILDCARD}): brokers would send all of them, "
-            "not only those in lite_topics; use another group"
+            f"{group} on {broker_name} is a group for all lite topics ({WILDCARD_ATTRIBUTE}): brokers would send all "
+            "of them, not only those in lite_topics; use another group"
         )
-    if (model := attributes.get(MODEL, SHARED)) != SHARED:
+    if (model := attributes.get(MODEL_ATTRIBUTE, SHARED_MODEL)) != SHARED_MODEL:
         raise LiteTopicsRefusedError(
-            f"{group} on {broker_name} has {MODEL}={model}, but members of rmqd share lite topics; "
-            f"run {update_command(settings, f'+{MODEL}={SHARED}')}"
+            f"{group} on {broker_name} has {MODEL_ATTRIBUTE}={model}, but members of rmqd share lite topics; "
+            f"run {update_group_command(settings, f'+{MODEL_ATTRIBUTE}={SHARED_MODEL}')}"
         )

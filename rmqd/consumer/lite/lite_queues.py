@@ -9,9 +9,9 @@ from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
-from rmqd.wire.lite_topic import parse_tries, queue_of
+from rmqd.wire.lite_topic import lite_topic_queue, parse_pop_counts
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.decode import offset_in
+from rmqd.wire.messages.decode import light_queue_offset
 from rmqd.wire.messages.message import CorruptMessage, Message, MessageBlock
 from rmqd.wire.receipt_handle import PopHandle, RetryFlag
 
@@ -42,7 +42,7 @@ class LiteBlock(PopBlock):
     def lite_topic(self) -> str:
         return self._lite_topic
 
-    def holding(self, messages: list[Message], size_bytes: int) -> LiteBlock:
+    def with_messages(self, messages: list[Message], size_bytes: int) -> LiteBlock:
         """Return a block of the same pop: the first of these messages are its batch, the others its rest."""
         block = LiteBlock(
             self.data, self.queue, self.topic, self._lite_topic, self.handle, self.due, self.namespace, self._most
@@ -65,11 +65,11 @@ class UnhandledPops:
     def __init__(self) -> None:
         self._times: dict[MessageQueue, Counter[int]] = {}  # counted by offset in the lite topic's queue
 
-    def note(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
+    def record(self, queue: MessageQueue, offsets: Iterable[int]) -> None:
         """Record messages that are returned to the broker without a handler call."""
         self._times.setdefault(queue, Counter()).update(offsets)
 
-    def times(self, queue: MessageQueue, offset: int) -> int:
+    def count_of(self, queue: MessageQueue, offset: int) -> int:
         """Return how often that happened to one message."""
         known = self._times.get(queue)
         return 0 if known is None else known[offset]
@@ -89,11 +89,11 @@ def set_offsets(reply: MessageBlock, message_queue: MessageQueue, tries: str | N
     response; returns their number. Raises ProtocolError. Java: `MQClientAPIImpl.processPopLiteResponse`.
     """
     found = sorted([*reply.messages, *(one.message for one in reply.corrupt)], key=lambda message: message.place)
-    for message, times in zip(found, parse_tries(tries, len(found)), strict=True):
+    for message, times in zip(found, parse_pop_counts(tries, len(found)), strict=True):
         if (name := message.lite_topic) is not None:
-            queue = queue_of(message_queue.topic, name, message_queue.broker_name)
-            offset = offset_in(queue.topic, message.stored_properties)
-            message.set_popped_offset(offset, max(0, times - passed_over.times(queue, offset)))
+            queue = lite_topic_queue(message_queue.topic, name, message_queue.broker_name)
+            offset = light_queue_offset(queue.topic, message.stored_properties)
+            message.set_popped_offset(offset, max(0, times - passed_over.count_of(queue, offset)))
     nameless = [one for one in reply.corrupt if one.message.lite_topic is None]
     reply.corrupt = [one for one in reply.corrupt if one.message.lite_topic is not None]
     return len(nameless)
@@ -114,11 +114,11 @@ def blocks_by_lite_topic(
         corrupt.setdefault(one.message.lite_topic or "", []).append(one)
     blocks = []
     for name in dict.fromkeys([*messages, *corrupt]):
-        queue = queue_of(message_queue.topic, name, message_queue.broker_name)
+        queue = lite_topic_queue(message_queue.topic, name, message_queue.broker_name)
         handle = header.handle(RetryFlag.NORMAL, queue.broker_name, queue.queue_id, start_offset=0, queue_offset=0)
         whole = LiteBlock(reply.data, queue, message_queue.topic, name, handle, due, reply.namespace, most)
         whole.decompressed = reply.decompressed
-        block = whole.holding(messages.get(name, []), reply.size_bytes // (len(messages) or 1))
+        block = whole.with_messages(messages.get(name, []), reply.size_bytes // (len(messages) or 1))
         block.corrupt = corrupt.get(name, [])
         for one in block.corrupt:
             one.message.block = block
@@ -169,7 +169,7 @@ class LiteProcessQueue(PopProcessQueue):
         rest, block.rest = block.rest, []
         offsets = [message.queue_offset for message in rest]
         if is_whole and not self.is_releasing and not self._receipts.is_late(block, offsets[0]):
-            self._put_next(block.holding(rest, block.size_bytes), self)
+            self._put_next(block.with_messages(rest, block.size_bytes), self)
         else:
-            self._passed_over.note(block.queue, offsets)
-            self._receipts.show_again(block, offsets)
+            self._passed_over.record(block.queue, offsets)
+            self._receipts.make_visible(block, offsets)

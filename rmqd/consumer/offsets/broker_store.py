@@ -15,20 +15,20 @@ from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.offsets.pending_commits import (
     Commit,
+    ConfirmedOffset,
     FirstCommits,
     OffsetRead,
     PullCommit,
     PullCommits,
     UnansweredCommits,
-    WrittenOffset,
-    report_failed,
+    log_failed_commits,
 )
-from rmqd.consumer.offsets.persistence import WATCH_SECONDS, OffsetWatch
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, OffsetWatch
 from rmqd.consumer.services import CarriedCommit, GroupOffsetStore, OffsetWatcher
 from rmqd.errors import RmqdError, SlaveUnawareError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.runtime.clock import Clock, suspended_seconds
-from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.bodies.route_data import is_logical_broker
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -62,7 +62,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         self._clock = clock
         self._turns: dict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._firsts = FirstCommits(self._connection)
-        self._written: dict[MessageQueue, WrittenOffset] = {}
+        self._written: dict[MessageQueue, ConfirmedOffset] = {}
         self._resets: set[MessageQueue] = set()  # queues with an unconfirmed reset
         self._epochs: dict[MessageQueue, int] = {}  # increased by a reset and at the end of an ownership
         self._unanswered = UnansweredCommits(clock)
@@ -81,10 +81,10 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
         Raises RmqdError. A slave without an offset proves nothing: SlaveUnawareError.
         """
-        found = await self.look_up(queue)
+        found = await self.query_stored(queue)
         return None if found is None else found.offset
 
-    async def look_up(self, queue: MessageQueue) -> StoredOffset | None:
+    async def query_stored(self, queue: MessageQueue) -> StoredOffset | None:
         """Return the stored offset, and whether the broker distinguishes an offset of 0 from none."""
         async with self._alone(queue):
             return await self._prove(queue)
@@ -108,11 +108,11 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     async def store_start_offset(self, queue: MessageQueue, offset: int) -> None:
         """Store a new group's start offset of any queue, unless an offset is stored. Raises RmqdError."""
-        async with self._alone(queue), self._firsts.alone(queue):
+        async with self._alone(queue), self._firsts.hold_turn(queue):
             if await self._prove(queue) is None:
                 await self._update(queue, offset)
 
-    def take_over(
+    def begin_ownership(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
         RemoteBrokerOffsetStore.forget(self, queue)  # not the override of a subclass, whose data stays
@@ -120,12 +120,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             self.committed[queue] = offset
             self._firsts.begin(queue, offset)
         if watcher is not None:
-            until, highest = self._clock.monotonic() + WATCH_SECONDS, offset or 0
+            until, highest = self._clock.monotonic() + OFFSET_WATCH_SECONDS, offset or 0
             floor = highest if in_peace else 0
             self._watches[queue] = OffsetWatch(watcher, until, self._connection(queue), floor, highest)
         # A 4.9 broker returns 0 for no offset too, and resets a topic only if all queues have one: commit 0 again soon.
         at = float("-inf") if offset == 0 else self._clock.monotonic()
-        self._written[queue] = WrittenOffset(at, self._connection(queue))
+        self._written[queue] = ConfirmedOffset(at, self._connection(queue))
 
     def forget(self, queue: MessageQueue) -> None:
         """Forget a released queue; its commits that still wait for the lock are not sent."""
@@ -142,7 +142,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             self._epochs[queue] = self._epoch(queue) + 1
             self._resets.add(queue)
             if (watch := self._watches.get(queue)) is not None:
-                watch.reset(offset)
+                watch.on_reset(offset)
         await self._send(queue, self._in_turn(queue, offset, self._epoch(queue)))
 
     async def commit_upward(
@@ -166,7 +166,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
                         log.warning("offset.set_back", queue=str(queue), offset=offset, stored=stored)
                         return True
                     if (watch := self._watches.get(queue)) is not None:
-                        watch.watcher.count_handled_twice(max(0, min(offset, stored) - watch.highest))
+                        watch.watcher.count_handled_twice(max(0, min(offset, stored) - watch.highest_known))
                 if stored >= offset:
                     self._unanswered.stored(queue, asked_at)
                     return True
@@ -203,9 +203,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             (turn is None or not turn.locked())
             and not self._unanswered.has(queue)
             and queue not in self._resets
-            and self._firsts.is_begun(queue)
+            and self._firsts.has_table(queue)
             and self._clock.monotonic() + suspended_seconds() < self.carries_until
-            and not is_logical(queue.broker_name)  # the broker would store it for another queue
+            and not is_logical_broker(queue.broker_name)  # the broker would store it for another queue
         )
 
     def _stored_by_pull(self, commit: PullCommit) -> None:
@@ -219,12 +219,12 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     def recheck_stored_offsets(self) -> None:
         for watch in self._watches.values():
-            watch.is_doubtful = True
+            watch.may_have_lost_queue = True
 
     async def wait_for_commits(self, queue: MessageQueue, offset: int, until: float) -> bool:
-        return await self._unanswered.over(queue, offset, until)
+        return await self._unanswered.wait_for_end(queue, offset, until)
 
-    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+    def may_have_committed(self, queue: MessageQueue, stored: int) -> bool:
         return stored in self._ours(queue)
 
     def _ours(self, queue: MessageQueue) -> frozenset[int]:
@@ -236,7 +236,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         return written is not None and written.on is not self._connection(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> bool:
-        due = {queue: offset for queue, offset in offsets.items() if self.is_due(queue, offset)}
+        due = {queue: offset for queue, offset in offsets.items() if self.needs_commit(queue, offset)}
         commits = [Commit(queue, offset, self._epoch(queue)) for queue, offset in due.items()]
         unchecked = self._unchecked(q for q in offsets if q not in due and self.committed.get(q) == offsets[q])
         work = [self._commit_all(commits)] if commits else []
@@ -249,14 +249,14 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """Return the commits that were last checked long ago; a list for each topic on a broker."""
         now, unchecked = self._clock.monotonic(), defaultdict[tuple[str, str], list[Commit]](list)
         for queue in queues:
-            if now - self._written[queue].at >= REPEAT_SECONDS:
+            if now - self._written[queue].known_at >= REPEAT_SECONDS:
                 unchecked[queue[:2]].append(Commit(queue, self.committed[queue], self._epoch(queue)))
         return unchecked.values()
 
     async def _commit_all(self, commits: list[Commit]) -> bool:
         """Commit concurrently. Return whether all succeeded."""
         errors = await asyncio.gather(*(self._try_commit(*commit) for commit in commits))
-        report_failed(zip(commits, errors, strict=True), self._client.routes.endpoint)
+        log_failed_commits(zip(commits, errors, strict=True), self._client.routes.endpoint)
         return not any(errors)
 
     async def _commit_if_lost(self, commits: list[Commit]) -> bool:
@@ -266,7 +266,8 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         """
         if not (commits := [commit for commit in commits if self._epoch(commit.queue) == commit.epoch]):
             return True
-        first, asked_at = min(commits, key=lambda commit: self._written[commit.queue].at), self._clock.monotonic()
+        first = min(commits, key=lambda commit: self._written[commit.queue].known_at)
+        asked_at = self._clock.monotonic()
         try:
             async with self._client.offset_request(first.queue):
                 found = await self._look_up(first.queue)
@@ -275,9 +276,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
         if self._epoch(first.queue) != first.epoch:
             return True
         has_all = found is not None and found.is_certain and found.offset in self._ours(first.queue)
-        written = WrittenOffset(asked_at if has_all else float("-inf"), self._written[first.queue].on)
+        written = ConfirmedOffset(asked_at if has_all else float("-inf"), self._written[first.queue].on)
         for queue, _, epoch in commits:
-            if self._epoch(queue) == epoch and self._written[queue].at < asked_at:
+            if self._epoch(queue) == epoch and self._written[queue].known_at < asked_at:
                 self._written[queue] = written
         if has_all:
             return True
@@ -291,7 +292,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
     async def _alone(self, queue: MessageQueue) -> AsyncIterator[OffsetRead | None]:
         """Hold the queue's lock once no pull's commit can still be stored. Yields the stored offset if it was read."""
         async with self._turns[queue], self._client.offset_request(queue):
-            yield await self._pulls.over(queue, self._query)
+            yield await self._pulls.wait_for_end(queue, self._query)
 
     async def _send(self, queue: MessageQueue, work: Coroutine[None, None, bool]) -> bool:
         """Run a commit to its end, even if the caller is cancelled."""
@@ -317,18 +318,18 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return True
         now = self._clock.monotonic()
         if watch.on is not self._connection(queue):
-            watch.lose_connection()
+            watch.on_connection_lost()
         if watch.is_over(now):
             return True
         stored = look.stored if look else await self._query(queue)
         if watch is not self._watches.get(queue) or not watch.may_commit(stored, offset, self._ours(queue), now):
             return False
-        watch.on, watch.is_doubtful = self._connection(queue), False
+        watch.on, watch.may_have_lost_queue = self._connection(queue), False
         return True
 
     async def _write(self, queue: MessageQueue, offset: int, epoch: int, may_commit: Callable[[], bool]) -> bool:
         """Commit an offset; the caller holds the queue's lock. Return whether the commit was still wanted."""
-        async with self._firsts.alone(queue):
+        async with self._firsts.hold_turn(queue):
             if self._epoch(queue) != epoch or not may_commit():
                 return False
             asked_at = self._clock.monotonic()
@@ -344,10 +345,10 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
 
     def _note_stored(self, queue: MessageQueue, offset: int, asked_at: float, on: RemotingConnection | None) -> None:
         if (watch := self._watches.get(queue)) is not None:
-            watch.highest = max(watch.highest, offset)
+            watch.highest_known = max(watch.highest_known, offset)
         self._resets.discard(queue)
         self._unanswered.stored(queue, asked_at)
-        self._written[queue] = WrittenOffset(self._clock.monotonic(), on)
+        self._written[queue] = ConfirmedOffset(self._clock.monotonic(), on)
         if self.committed.get(queue) != offset:
             self.committed[queue] = offset
             self.committed_at[queue] = self._clock.wall()
@@ -371,9 +372,9 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             raise
 
     def is_check_due(self) -> bool:
-        return any(self._clock.monotonic() - one.at >= REPEAT_SECONDS for one in self._written.values())
+        return any(self._clock.monotonic() - one.known_at >= REPEAT_SECONDS for one in self._written.values())
 
-    def is_due(self, queue: MessageQueue, offset: int) -> bool:
+    def needs_commit(self, queue: MessageQueue, offset: int) -> bool:
         watch = self._watches.get(queue)
         is_wanted = self._is_news(queue, offset) or (watch is not None and not watch.is_over(self._clock.monotonic()))
         return is_wanted and not self._pulls.is_recent(queue)  # otherwise the next pull or round has a higher offset
@@ -384,7 +385,7 @@ class RemoteBrokerOffsetStore(GroupOffsetStore):
             return True
         if offset < known:
             return False
-        return self._written[queue].at == float("-inf") or self.may_be_lost(queue) or self._unanswered.has(queue)
+        return self._written[queue].known_at == float("-inf") or self.may_be_lost(queue) or self._unanswered.has(queue)
 
     async def _try_commit(self, queue: MessageQueue, offset: int, epoch: int) -> RmqdError | None:
         try:

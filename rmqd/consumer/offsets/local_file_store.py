@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from rmqd.consumer.health.causes import found
+from rmqd.consumer.health.causes import make_problem
 from rmqd.consumer.services import GroupOffsetStore
 from rmqd.errors import OffsetStoreError, ProtocolError
 from rmqd.runtime.clock import Clock
@@ -27,17 +27,17 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-FILE_NAME: Final = "offsets.json"
+OFFSETS_FILE_NAME: Final = "offsets.json"
 _IDENTITY: Final = "rmqdIdentity"  # Java reads only the offsetTable
-BACKUP_NAME: Final = "offsets.json.bak"
+BACKUP_FILE_NAME: Final = "offsets.json.bak"
 
 
 class OffsetsFile:
     """The files of one group. Every method blocks; call them from one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE_NAME
-        self.backup = directory / BACKUP_NAME
+        self.path = directory / OFFSETS_FILE_NAME
+        self.backup = directory / BACKUP_FILE_NAME
         self.identity = ""
         """The text of the group's identity; empty while it is unknown, and in files of rmqd 0.1.0."""
         self.stored_at = 0.0  # time of the last write of the loaded file (Unix seconds)
@@ -60,7 +60,7 @@ class OffsetsFile:
         self.identity = str(loose_json.loads(content).get(_IDENTITY, ""))
         return _offsets(content)
 
-    def change_to(self, identity: str) -> dict[MessageQueue, int]:
+    def switch_to(self, identity: str) -> dict[MessageQueue, int]:
         """Rename the files of another cluster or namespace, and load the renamed files of this one.
 
         Raises OSError, OffsetStoreError.
@@ -148,7 +148,7 @@ def _content(offsets: Mapping[MessageQueue, int], identity: str) -> bytes:
     return f'{{\n\t"offsetTable":{{\n{entries}\n\t}}{whose}\n}}'.encode()
 
 
-LOCK_NAME: Final = "process.lock"  # no group can have this name, because of the dot
+LOCK_FILE_NAME: Final = "process.lock"  # no group can have this name, because of the dot
 LOG_INTERVAL_SECONDS: Final = 60.0  # interval of log lines about a failing disk
 
 
@@ -215,7 +215,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
             return
         log.warning("offset.of_other_cluster", file=str(file.path), identity=file.identity, instead_of=identity)
         try:
-            stored = file.change_to(identity)
+            stored = file.switch_to(identity)
         except OSError as error:
             raise OffsetStoreError(f"{file.path} cannot be renamed: {_reason(error)}") from error
         self.committed, self._wanted = dict(stored), dict(stored)
@@ -237,7 +237,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
 
     def _prepare(self) -> None:
         make_folder(self._directory)
-        lock_file(self._directory / LOCK_NAME)
+        lock_file(self._directory / LOCK_FILE_NAME)
 
     async def _flush(self) -> OSError | None:
         """Write the current offsets. Callers during a write share the next one."""
@@ -278,7 +278,7 @@ class LocalFileOffsetStore(GroupOffsetStore):
         if reason == last_reason and now - at < LOG_INTERVAL_SECONDS:
             return
         self._reported = reason, now
-        self.problem = found("offsets_not_stored", f"{self._file.path} cannot be written: {reason}")
+        self.problem = make_problem("offsets_not_stored", f"{self._file.path} cannot be written: {reason}")
         log.error("offset.not_stored", file=str(self._file.path), error=reason, for_seconds=round(now - since))
 
 

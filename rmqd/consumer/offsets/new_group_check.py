@@ -13,7 +13,12 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.local_file_store import LocalFileOffsetStore
-from rmqd.consumer.offsets.start_offsets import BROKER_GRACE_SECONDS, StartOffsets, in_storing_order, is_unfinished
+from rmqd.consumer.offsets.start_offsets import (
+    BROKER_GRACE_SECONDS,
+    StartOffsets,
+    in_storing_order,
+    is_storing_unfinished,
+)
 from rmqd.errors import RmqdError, SlaveUnawareError
 from rmqd.errors.broker_errors import AccessRefusedError
 from rmqd.runtime.clock import Clock
@@ -77,7 +82,7 @@ class BrokerStartOffsets(StartOffsets):
             offset = await self._store.read(queue)
         except SlaveUnawareError:
             since = self._unproven.setdefault(queue, self.clock.monotonic())
-            await self.ensure()  # storing start offsets waits for the same master
+            await self.store_if_new_group()  # storing start offsets waits for the same master
             if self.clock.monotonic() - since < BROKER_GRACE_SECONDS:
                 raise
             return None
@@ -115,7 +120,7 @@ class BrokerStartOffsets(StartOffsets):
                 if found.refused and not stored:
                     raise next(iter(found.refused.values()))
                 return None
-            if not stored or is_unfinished({*stored, *found.missing(first)}, stored):
+            if not stored or is_storing_unfinished({*stored, *found.missing(first)}, stored):
                 return found
             if self.clock.monotonic() >= deadline:
                 return None
@@ -131,7 +136,7 @@ class BrokerStartOffsets(StartOffsets):
 
         async def ask(queue: MessageQueue) -> None:
             try:
-                found.offsets[queue] = await self._store.look_up(queue)
+                found.offsets[queue] = await self._store.query_stored(queue)
             except AccessRefusedError as error:
                 found.refused[queue] = error
             except SlaveUnawareError as error:  # the slave may know other queues
@@ -161,7 +166,7 @@ class BrokerStartOffsets(StartOffsets):
 
     async def _store_start(self, queue: MessageQueue) -> None:
         if queue not in self._starts:
-            self._starts[queue] = await self.policy.of_new_group(queue)
+            self._starts[queue] = await self.policy.new_group_start(queue)
         await self._store.store_start_offset(queue, self._starts[queue].offset)
 
     async def _mark(self, brokers: Collection[str]) -> None:
@@ -192,7 +197,7 @@ class FileStartOffsets(StartOffsets):
             return
 
         async def decide(queue: MessageQueue) -> None:
-            self._starts[queue] = await self.policy.of_new_group(queue)
+            self._starts[queue] = await self.policy.new_group_start(queue)
 
         failed = await self._at_brokers(first, decide)
         self._raise_within_grace_period(failed)

@@ -4,7 +4,7 @@ Calls of one queue run concurrently, but take turns to write their progress and 
 recorded as finished are not handed out again. A queue is *in doubt* after a failed commit, or if another member has
 taken it. Then it is taken again before the next call, which returns the stored progress and prevents late commits.
 
-`OwnOffsetStore` has the offsets of the group in its custom store. It also commits them to the brokers, for tools and
+`CustomOffsetStore` has the offsets of the group in its custom store. It also commits them to the brokers, for tools and
 operators.
 """
 
@@ -18,12 +18,17 @@ from contextlib import AsyncExitStack, contextmanager
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.batch_worker import Call, Worker, take_cancellations_back
-from rmqd.consumer.handling.handler_failures import EXPIRED, HANDLED_BEFORE, acknowledged, decisions_of
+from rmqd.consumer.handling.batch_worker import Call, Worker, withdraw_cancellations
+from rmqd.consumer.handling.handler_failures import (
+    CALL_EXPIRED,
+    HANDLED_BEFORE_DECISION,
+    acknowledged_indexes,
+    decisions_of,
+)
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.errors import OffsetStoreError, RmqdError
-from rmqd.handler_api.batch import ACK, AGAIN, Batch, InvalidPayloadError, Outcome
+from rmqd.handler_api.batch import ACK, AGAIN_DECISION, Batch, InvalidPayloadError, Outcome
 from rmqd.offset_stores import OffsetStore, StoredProgress, StoredQueue, connection_of_call
 from rmqd.runtime.clock import Clock
 from rmqd.wire.message_queue import MessageQueue
@@ -104,7 +109,7 @@ class OffsetTransactions:
         """Forget a released queue. Its next owner takes it."""
         self._taken.pop(queue, None)
 
-    def moved(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
+    def record_move(self, queue: MessageQueue, offset: int, *, downward: bool) -> None:
         """Called when a queue continues at `offset`. Unless it is above the known progress, discard the progress."""
         if (taken := self._taken.get(queue)) is not None and (downward or taken.has(offset)):
             taken.learn(None)
@@ -124,7 +129,7 @@ class OffsetTransactions:
                         await self._write(taken, connection, progress)
                 taken.stored, taken.is_moved = progress, False
 
-    async def commit_with(self, call: Call, worker: Worker, batch: Batch) -> object:
+    async def call_in_transaction(self, call: Call, worker: Worker, batch: Batch) -> object:
         """Call the handler in a separate transaction: a stage of the call. Raises the handler's exceptions."""
         whole = worker.batch
         try:
@@ -132,7 +137,7 @@ class OffsetTransactions:
         except _NotCommittedError:
             _take_back(batch)
             for index in range(len(batch)):
-                batch.decide(index, AGAIN)
+                batch.decide(index, AGAIN_DECISION)
         except BaseException:
             _take_back(batch)
             raise
@@ -151,7 +156,7 @@ class OffsetTransactions:
                 await self._take(taken)
         for index, message in enumerate(batch):
             if taken.has(message.queue_offset):
-                batch.decide(index, HANDLED_BEFORE)
+                batch.decide(index, HANDLED_BEFORE_DECISION)
         if len(batch.decisions()) == len(batch):
             return None
         part, is_ending = batch.undecided(), False
@@ -165,12 +170,12 @@ class OffsetTransactions:
                     result = await call(part)
                 finally:
                     connection_of_call.reset(token)
-                await take_cancellations_back()  # the handler's own cancellations must not end the commit
+                await withdraw_cancellations()  # the handler's own cancellations must not end the commit
                 worker.batch = None
                 _check(part, worker)
                 decisions = decisions_of(part, None)
                 dead = {index for index, one in enumerate(decisions) if one.outcome is Outcome.DEAD_LETTER}
-                done = acknowledged(part, decisions, dead, in_order=self.in_order)
+                done = acknowledged_indexes(part, decisions, dead, in_order=self.in_order)
                 messages = [part[index] for index in done]
                 await taken.turn.acquire()
                 is_ending = True
@@ -217,7 +222,7 @@ def _failures_named() -> Iterator[None]:
 def _check(part: Batch, worker: Worker) -> None:
     """Raise an error if a call that returned must not be committed."""
     if worker.expired or worker.replaced:
-        raise EXPIRED
+        raise CALL_EXPIRED
     errors = [one.error for one in part.decisions().values() if one.error is not None]
     # at least one of several calls failed
     is_failed = any(not isinstance(error, InvalidPayloadError) for error in errors)
@@ -232,7 +237,7 @@ def _take_back(batch: Batch) -> None:
             batch.replace_decision(index, None)
 
 
-class OwnOffsetStore(RemoteBrokerOffsetStore):
+class CustomOffsetStore(RemoteBrokerOffsetStore):
     """A queue starts at the custom store's offset. If the store has no offset, the queue starts as with brokers alone.
 
     A broker receives an offset after the store, so the broker is never ahead. Resets arrive as in every group.
@@ -260,11 +265,11 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         stored = await self.transactions.take(queue)
         return at_broker if stored is None else stored.offset
 
-    def take_over(
+    def begin_ownership(
         self, queue: MessageQueue, offset: int | None, watcher: OffsetWatcher | None = None, *, in_peace: bool = True
     ) -> None:
         """Begin a new ownership. Its commits to the broker start from the broker's offset."""
-        super().take_over(queue, self._at_brokers.pop(queue, offset), watcher, in_peace=in_peace)
+        super().begin_ownership(queue, self._at_brokers.pop(queue, offset), watcher, in_peace=in_peace)
         if watcher is not None:
             self._owners[queue] = watcher
 
@@ -273,7 +278,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
         self._owners.pop(queue, None)
         self.transactions.forget(queue)
 
-    def wrote(self, queue: MessageQueue, stored: int) -> bool:
+    def may_have_committed(self, queue: MessageQueue, stored: int) -> bool:
         return self.transactions.is_last_writer(queue)
 
     async def commit_with_pull(
@@ -283,7 +288,7 @@ class OwnOffsetStore(RemoteBrokerOffsetStore):
 
     async def commit(self, queue: MessageQueue, offset: int, *, downward: bool = False) -> None:
         """Store the offset at which the queue starts or continues. Raises RmqdError."""
-        self.transactions.moved(queue, offset, downward=downward)
+        self.transactions.record_move(queue, offset, downward=downward)
         try:
             await self._store(queue, offset, downward=downward)
         finally:

@@ -42,7 +42,7 @@ from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError, RemotingTimeoutError, RmqdError, TlsError
 from rmqd.runtime.clock import Clock, wait_within
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull_headers import PULLED
+from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES
 from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
@@ -56,14 +56,16 @@ class Commit(NamedTuple):
     epoch: int
 
 
-class WrittenOffset(NamedTuple):
+class ConfirmedOffset(NamedTuple):
     """When a queue's offset was last known to be stored (monotonic), and the connection that confirmed it."""
 
-    at: float
+    known_at: float
     on: RemotingConnection | None
 
 
-def report_failed(commits: Iterable[tuple[Commit, RmqdError | None]], broker_of: Callable[[MessageQueue], str]) -> None:
+def log_failed_commits(
+    commits: Iterable[tuple[Commit, RmqdError | None]], broker_of: Callable[[MessageQueue], str]
+) -> None:
     """Log one line for each broker with commits that failed with an error."""
     brokers: dict[str, list[tuple[Commit, RmqdError]]] = {}
     for commit, error in commits:
@@ -75,8 +77,8 @@ def report_failed(commits: Iterable[tuple[Commit, RmqdError | None]], broker_of:
         log.warning("offset.commit_failed", **facts, offset=first.offset, error=str(error))
 
 
-SETTLE_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
-FORGET_AFTER_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this time it loses its clients anyway
+CLOSED_CONNECTION_SECONDS: Final = 2.0  # time until a broker has executed all requests of a closed connection
+HANGING_BROKER_SECONDS: Final = 30.0  # stop waiting for a hanging broker: after this time it loses its clients anyway
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +90,7 @@ class UnansweredCommit:
 
 
 class UnansweredCommits:
-    """The offsets that may still replace each queue's stored offset, and until when. Later commits are not affected."""
+    """Commits without a response. Each may still replace its queue's stored offset, until its deadline."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -97,7 +99,7 @@ class UnansweredCommits:
 
     def sent(self, queue: MessageQueue, offset: int, answer_seconds: float) -> UnansweredCommit:
         """Record a commit in a pull, whose response may take longer than `answer_seconds`."""
-        unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + FORGET_AFTER_SECONDS)
+        unanswered = UnansweredCommit(offset, self._clock.monotonic() + answer_seconds + HANGING_BROKER_SECONDS)
         self._commits.setdefault(queue, []).append(unanswered)
         return unanswered
 
@@ -105,10 +107,12 @@ class UnansweredCommits:
         """Called when a commit failed. Record it, unless the broker refused it or it was never sent."""
         now = self._clock.monotonic()
         if isinstance(error, RemotingTimeoutError) and error.on_late is not None:
-            unanswered = UnansweredCommit(offset, now + FORGET_AFTER_SECONDS)
-            error.on_late(lambda is_answered: self.settle(unanswered, 0.0 if is_answered else SETTLE_SECONDS))
+            unanswered = UnansweredCommit(offset, now + HANGING_BROKER_SECONDS)
+            error.on_late(
+                lambda is_answered: self.settle(unanswered, 0.0 if is_answered else CLOSED_CONNECTION_SECONDS)
+            )
         elif isinstance(error, RemotingClosedError | TlsError):  # TLS may be the reason for the closed connection
-            unanswered = UnansweredCommit(offset, now + SETTLE_SECONDS)
+            unanswered = UnansweredCommit(offset, now + CLOSED_CONNECTION_SECONDS)
         else:
             return
         self._commits.setdefault(queue, []).append(unanswered)
@@ -130,7 +134,7 @@ class UnansweredCommits:
         """Return whether the queue has an unanswered commit."""
         return queue in self._commits
 
-    async def over(self, queue: MessageQueue, offset: int, until: float) -> bool:
+    async def wait_for_end(self, queue: MessageQueue, offset: int, until: float) -> bool:
         """Wait, at most `until` (monotonic), for the end of the commits that could replace `offset`.
 
         Returns whether any of them has ended. It may have replaced the offset, until `stored` is called.
@@ -149,10 +153,10 @@ class UnansweredCommits:
         self._any_ended.set()
 
 
-ANSWER_SECONDS: Final = 5.0  # the limit for other commits, too
+COMMIT_ANSWER_SECONDS: Final = 5.0  # the limit for other commits, too
 # a pull sent within this time is probably not held, and the next one carries a higher offset
-RECENT_SECONDS: Final = 1.0
-RECHECK_SECONDS: Final = 0.2
+RECENT_COMMIT_SECONDS: Final = 1.0
+RECHECK_INTERVAL_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -186,18 +190,18 @@ class PullCommits:
         self._in_flight: dict[MessageQueue, PullCommit] = {}
 
     def is_recent(self, queue: MessageQueue) -> bool:
-        """Return whether a pull with a commit was sent less than `RECENT_SECONDS` ago, and is unanswered."""
+        """Return whether a pull with a commit was sent less than `RECENT_COMMIT_SECONDS` ago, and is unanswered."""
         commit = self._in_flight.get(queue)
-        return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_SECONDS
+        return commit is not None and self._clock.monotonic() - commit.sent_at < RECENT_COMMIT_SECONDS
 
     def send(self, queue: MessageQueue, offset: int, epoch: int, on: RemotingConnection) -> CarriedCommit:
         """Record a commit whose pull is sent immediately."""
         now = self._clock.monotonic()
-        unanswered = self._unanswered.sent(queue, offset, ANSWER_SECONDS)
+        unanswered = self._unanswered.sent(queue, offset, COMMIT_ANSWER_SECONDS)
         commit = self._in_flight[queue] = PullCommit(queue, offset, epoch, on, now, unanswered)
         return CarriedCommit(offset, partial(self._ended, commit))
 
-    async def over(
+    async def wait_for_end(
         self, queue: MessageQueue, read: Callable[[MessageQueue], Awaitable[int | None]]
     ) -> OffsetRead | None:
         """Wait until the commit in flight is stored, or its time is over. Raises the RmqdError of `read`.
@@ -209,10 +213,10 @@ class PullCommits:
             if found.stored == commit.offset and not commit.is_overdue:
                 self._end(commit, is_stored=True)
                 return found
-            if self._clock.monotonic() - commit.sent_at >= ANSWER_SECONDS:
+            if self._clock.monotonic() - commit.sent_at >= COMMIT_ANSWER_SECONDS:
                 commit.is_overdue = True
                 return found
-            await self._clock.sleep(RECHECK_SECONDS)
+            await self._clock.sleep(RECHECK_INTERVAL_SECONDS)
         return None
 
     def _ended(self, commit: PullCommit, answer: asyncio.Future[RemotingCommand]) -> None:
@@ -221,10 +225,11 @@ class PullCommits:
             return
         error = answer.exception()
         if error is None:
-            self._end(commit, is_stored=answer.result().code in PULLED)
+            self._end(commit, is_stored=answer.result().code in PULL_RESPONSE_CODES)
         elif isinstance(error, RemotingClosedError | TlsError):
-            left = commit.sent_at + ANSWER_SECONDS - self._clock.monotonic()  # the pull may still wait at the broker
-            self._end(commit, is_stored=False, seconds=max(SETTLE_SECONDS, left))
+            # the pull may still wait at the broker
+            left = commit.sent_at + COMMIT_ANSWER_SECONDS - self._clock.monotonic()
+            self._end(commit, is_stored=False, seconds=max(CLOSED_CONNECTION_SECONDS, left))
         elif isinstance(error, RemotingTimeoutError):
             self._end(commit, is_stored=False, seconds=float("inf"))
 
@@ -251,12 +256,12 @@ class FirstCommits:
         self._begun: dict[tuple[str, str], RemotingConnection | None] = {}
 
     @contextlib.asynccontextmanager
-    async def alone(self, queue: MessageQueue) -> AsyncIterator[None]:
+    async def hold_turn(self, queue: MessageQueue) -> AsyncIterator[None]:
         """Hold this during one commit. It waits while another commit to the same table is the first one."""
         table = (queue.topic, queue.broker_name)
-        if not self.is_begun(queue):
+        if not self.has_table(queue):
             async with self._turns.setdefault(table, asyncio.Lock()):
-                if not self.is_begun(queue):
+                if not self.has_table(queue):
                     yield
                     self._begun[table] = self._connection(queue)
                     return
@@ -266,7 +271,7 @@ class FirstCommits:
         """Record that the broker has lost the queue's table, or may have lost it."""
         self._begun.pop((queue.topic, queue.broker_name), None)
 
-    def is_begun(self, queue: MessageQueue) -> bool:
+    def has_table(self, queue: MessageQueue) -> bool:
         """Return whether the broker has the table, so that commits of the queue may run concurrently."""
         table = (queue.topic, queue.broker_name)
         return table in self._begun and self._begun[table] is self._connection(queue)

@@ -15,12 +15,12 @@ the queue. Then no member learns of the reset, and the new owner's next commit w
 owner requests the stored offset before each commit, and judges the response:
 
 - The offset is one of this owner's commits, or the queue has no offset: commit.
-- The offset is below all offsets known at the acquisition (`floor`): only an operator stores such an offset. Do not
-  commit. Within `RESET_SECONDS` our own pull would have returned the reset. If the offset is still there after this
-  time, the queue moves to it as if the pull had reported the reset.
-- The offset is above all known offsets (`highest`): a previous owner has committed. Either its last commit was slow, or
-  it is a client that other members do not wait for. Messages that both owners have finished count as handled twice.
-  Commit if our offset is higher.
+- The offset is below all offsets known at the acquisition (`lowest_known`): only an operator stores such an offset. Do
+  not commit. Within `RESET_REPORT_SECONDS` our own pull would have returned the reset. If the offset is still there
+  after this time, the queue moves to it as if the pull had reported the reset.
+- The offset is above all known offsets (`highest_known`): a previous owner has committed. Either its last commit was
+  slow, or it is a client that other members do not wait for. Messages that both owners have finished count as handled
+  twice. Commit if our offset is higher.
 
 If the connection to the broker was lost, or this process was suspended, the other members may have acquired the queues
 of a member that they believe dead, before it knows. So its first commit after that needs the same check. On another
@@ -42,12 +42,16 @@ from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import OffsetWatcher
 from rmqd.consumer.stats.stats_snapshot import QueueSnapshot
 from rmqd.errors import RmqdError
-from rmqd.runtime.clock import Clock, suspended_seconds, tick
+from rmqd.runtime.clock import Clock, suspended_seconds, wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 
-TOLERATED_DELAY_SECONDS: Final = 1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
+TOLERATED_STEP_DELAY_SECONDS: Final = (
+    1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
+)
 STEP_SECONDS: Final = 1.0
-CHECK_SECONDS: Final = 10.0  # interval of checks: an unchanged offset is committed again soon after REPEAT_SECONDS
+IDLE_CHECK_INTERVAL_SECONDS: Final = (
+    10.0  # interval of checks: an unchanged offset is committed again soon after REPEAT_SECONDS
+)
 QUEUES_PER_TURN: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 
@@ -60,7 +64,7 @@ class OffsetPersistence:
         assigned: Mapping[MessageQueue, Assignment],
         idle: dict[MessageQueue, QueueSnapshot | None] | None = None,
     ) -> None:
-        """`idle` is `GroupContext.idle`; without it every round includes all queues."""
+        """`idle` is `GroupContext.idle_queues`; without it every round includes all queues."""
         self._context = context
         self._assigned = assigned
         self._idle = idle
@@ -106,7 +110,11 @@ class OffsetPersistence:
     def _unchecked(self) -> Collection[MessageQueue]:
         """Return the idle queues if their stored offsets must be checked, because the group may have been deleted."""
         now = self._context.clock.monotonic()
-        if not self._idle or now - self._checked_at < CHECK_SECONDS or not self._context.store.is_check_due():
+        if (
+            not self._idle
+            or now - self._checked_at < IDLE_CHECK_INTERVAL_SECONDS
+            or not self._context.store.is_check_due()
+        ):
             return ()
         self._checked_at = now
         return list(self._idle)
@@ -127,12 +135,12 @@ class OffsetPersistence:
                 store.recheck_stored_offsets()
                 if self._idle is not None:
                     self._idle.clear()
-            store.carries_until = now + step_seconds + TOLERATED_DELAY_SECONDS
+            store.carries_until = now + step_seconds + TOLERATED_STEP_DELAY_SECONDS
             left -= 1
             return left > 0
 
-        store.carries_until = self._now() + step_seconds + TOLERATED_DELAY_SECONDS
-        await tick(self._context.clock, step_seconds, has_more)
+        store.carries_until = self._now() + step_seconds + TOLERATED_STEP_DELAY_SECONDS
+        await wait_for_tick(self._context.clock, step_seconds, has_more)
 
     def _now(self) -> float:
         """Return a time in seconds that also counts while the machine is suspended."""
@@ -164,14 +172,19 @@ class OffsetPersistence:
 
     def _is_idle(self, one: Assignment, now: float) -> bool:
         store, queue, offset = self._context.store, one.message_queue, one.commit_offset()
-        if offset is None or offset != store.committed.get(queue) or one.is_releasing or store.is_due(queue, offset):
+        if (
+            offset is None
+            or offset != store.committed.get(queue)
+            or one.is_releasing
+            or store.needs_commit(queue, offset)
+        ):
             return False
-        return one.is_quiet(now)
+        return one.is_idle(now)
 
 
-WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check
-PAUSE_FACTOR: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
-RESET_SECONDS: Final = 4.0  # within this time a pull of the owner returns a pending reset
+OFFSET_WATCH_SECONDS: Final = 25.0  # a pull is held for 15 s, and up to 5 s longer; then one more check
+PULL_CHECK_PAUSE_FACTOR: Final = 5.0  # pause after a check ahead of a pull, as a multiple of the check's duration
+RESET_REPORT_SECONDS: Final = 4.0  # within this time a pull of the owner returns a pending reset
 
 
 @dataclass(slots=True)
@@ -181,24 +194,24 @@ class OffsetWatch:
     watcher: OffsetWatcher
     until: float
     on: RemotingConnection | None  # the connection of the last check that allowed a commit, or of the acquisition
-    floor: int  # only an operator stores a lower offset; 0 if no offset is known
-    highest: int  # the highest known commit of this owner or of others
-    lower: int | None = None  # a stored offset that may be an operator's reset
-    lower_since: float = 0.0
+    lowest_known: int  # only an operator stores a lower offset; 0 if no offset is known
+    highest_known: int  # the highest known commit of this owner or of others
+    lower_offset: int | None = None  # a stored offset that may be an operator's reset
+    lower_offset_since: float = 0.0
     is_reset: bool = False  # the broker did not accept a commit, because a reset waits for the next pull
-    is_doubtful: bool = False  # whether this member may have lost the queue
-    next_for_pull: float = float("-inf")  # before this time, no pull waits for a check
+    may_have_lost_queue: bool = False  # whether this member may have lost the queue
+    next_pull_check_at: float = float("-inf")  # before this time, no pull waits for a check
 
     def is_over(self, now: float) -> bool:
         """Return whether a commit needs no check of the stored offset."""
-        return now >= self.until and self.lower is None and not self.is_reset and not self.is_doubtful
+        return now >= self.until and self.lower_offset is None and not self.is_reset and not self.may_have_lost_queue
 
     async def allows_pull(self, clock: Clock, look: Callable[[], Awaitable[bool]]) -> bool:
         """Check the stored offset for a pull that will carry a commit, unless this would slow the pulls too much.
 
         A failed check does not prevent the pull.
         """
-        if (began := clock.monotonic()) < self.next_for_pull:
+        if (began := clock.monotonic()) < self.next_pull_check_at:
             return False
         try:
             return await look()
@@ -206,40 +219,40 @@ class OffsetWatch:
             return False
         finally:
             now = clock.monotonic()
-            self.next_for_pull = now + PAUSE_FACTOR * (now - began)
+            self.next_pull_check_at = now + PULL_CHECK_PAUSE_FACTOR * (now - began)
 
-    def lose_connection(self) -> None:
+    def on_connection_lost(self) -> None:
         """Check once more, but treat no lower offset as a reset; forget the results of the lost connection."""
         self._forget()
-        self.is_doubtful = True
+        self.may_have_lost_queue = True
 
-    def reset(self, offset: int) -> None:
+    def on_reset(self, offset: int) -> None:
         """End the watch: this member knows that an operator has moved the queue."""
         self._forget()
-        self.is_doubtful, self.highest = False, offset
+        self.may_have_lost_queue, self.highest_known = False, offset
 
     def may_commit(self, stored: int | None, offset: int, ours: frozenset[int], now: float) -> bool:
         """Judge the stored offset before a commit. Returns whether to commit; `ours` are this owner's commits."""
         if stored is None:
             return True
         if stored in ours:
-            self.lower = None
+            self.lower_offset = None
             return True
-        if stored < self.floor or self.is_reset:
+        if stored < self.lowest_known or self.is_reset:
             self._lower(stored, now)
             return False
-        self.lower = None
-        if stored > self.highest:
-            self.watcher.count_handled_twice(stored - self.highest)
-            self.highest = stored
+        self.lower_offset = None
+        if stored > self.highest_known:
+            self.watcher.count_handled_twice(stored - self.highest_known)
+            self.highest_known = stored
         return offset > stored
 
     def _forget(self) -> None:
-        self.until, self.floor, self.lower, self.is_reset = float("-inf"), 0, None, False
+        self.until, self.lowest_known, self.lower_offset, self.is_reset = float("-inf"), 0, None, False
 
     def _lower(self, stored: int, now: float) -> None:
-        if stored != self.lower:
-            self.lower, self.lower_since = stored, now
-        elif now - self.lower_since >= RESET_SECONDS:
-            self.lower_since = float("inf")  # reported only once
+        if stored != self.lower_offset:
+            self.lower_offset, self.lower_offset_since = stored, now
+        elif now - self.lower_offset_since >= RESET_REPORT_SECONDS:
+            self.lower_offset_since = float("inf")  # reported only once
             self.watcher.move_to(stored)

@@ -54,7 +54,7 @@ def in_storing_order(queues: Iterable[MessageQueue]) -> list[list[MessageQueue]]
     return [sorted(levels[level]) for level in sorted(levels, reverse=True)]
 
 
-def is_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
+def is_storing_unfinished(queues: Iterable[MessageQueue], stored: Collection[MessageQueue]) -> bool:
     """Return whether storing was interrupted, given that of these queues only those in `stored` have an offset."""
     has = ([queue in stored for queue in ids] for ids in _by_place(queues).values())
     return any(of_place != sorted(of_place, reverse=True) for of_place in has)
@@ -86,7 +86,7 @@ class QueueStart:
 
 
 @dataclass(frozen=True, slots=True)
-class StartPolicy:
+class StartOffsetPolicy:
     """The start offsets of a new group, by the group's options and the time when this member started."""
 
     client: ClientInstance
@@ -94,7 +94,7 @@ class StartPolicy:
     timestamp_ms: int
     started_ms: int
 
-    async def of_new_group(self, queue: MessageQueue) -> QueueStart:
+    async def new_group_start(self, queue: MessageQueue) -> QueueStart:
         """Return a new group's start offset (`RebalancePushImpl.computePullFromWhere`). Raises RmqdError.
 
         | consume_from_where | topic                          | the group's retry topic |
@@ -115,13 +115,13 @@ class StartPolicy:
             if end and not is_retry and await self._came_after_start(queue):
                 return QueueStart(await self._first(queue), "later_queue")
             return QueueStart(end, where)
-        return QueueStart(await self.search(queue, self.timestamp_ms), where)
+        return QueueStart(await self.search_offset(queue, self.timestamp_ms), where)
 
-    async def of_later_queue(self, queue: MessageQueue) -> QueueStart:
+    async def later_queue_start(self, queue: MessageQueue) -> QueueStart:
         """Return an existing group's start offset in a queue added later: its first message, to skip none."""
         return QueueStart(await self._first(queue), "first_offset" if self.where == "first_offset" else "later_queue")
 
-    async def of_lost_queue(self, queue: MessageQueue, committed: int, stored_ms: int) -> QueueStart:
+    async def lost_queue_start(self, queue: MessageQueue, committed: int, stored_ms: int) -> QueueStart:
         """Return the start offset if the broker has lost this process's commit, and perhaps the queue with it.
 
         If the topic was recreated and the queue is another one, it either ends below the commit, or has messages below
@@ -130,12 +130,12 @@ class StartPolicy:
         end = await self._end(get_max_offset, queue)
         if not end and is_retry_topic(queue.topic):  # the queue is empty or unreadable: the next pull shows which
             return QueueStart(committed, "committed")
-        unseen = await self.search(queue, stored_ms + 1) if stored_ms else committed
+        unseen = await self.search_offset(queue, stored_ms + 1) if stored_ms else committed
         if min(end, unseen) >= committed:
             return QueueStart(committed, "committed")
         return QueueStart(max(await self._first(queue), unseen if stored_ms else 0), "later_queue")
 
-    async def search(self, queue: MessageQueue, timestamp_ms: int) -> int:
+    async def search_offset(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time. Raises RmqdError."""
         return await self._ask(partial(search_offset, timestamp_ms=timestamp_ms), queue)
 
@@ -165,7 +165,7 @@ class StartPolicy:
 
 BROKER_GRACE_SECONDS = 60.0  # how long an unreachable broker of the first routes delays a new group
 CLOCK_TOLERANCE_MS: Final = 60_000  # tolerance for our clock being ahead of a broker's
-MAX_REQUESTS: Final = 32  # concurrent requests to one broker
+MAX_REQUESTS_PER_BROKER: Final = 32  # concurrent requests to one broker
 
 
 class StartOffsets(ABC):
@@ -176,7 +176,9 @@ class StartOffsets(ABC):
 
     def __init__(self, client: ClientInstance, options: ConsumerOptions, clock: Clock) -> None:
         started_ms = int(clock.wall() * 1000)
-        self.policy = StartPolicy(client, options.consume_from_where, options.consume_timestamp_ms or 0, started_ms)
+        self.policy = StartOffsetPolicy(
+            client, options.consume_from_where, options.consume_timestamp_ms or 0, started_ms
+        )
         self.client = client
         self.clock = clock
         self._topics = tuple(options.subscriptions)
@@ -187,7 +189,7 @@ class StartOffsets(ABC):
         self._began: float | None = None
         self._deferred: dict[MessageQueue, int] = {}  # deferred while their broker was unreachable; Unix milliseconds
         self._starts: dict[MessageQueue, QueueStart] = {}  # decided by this process
-        self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `ensure`
+        self._checked: dict[MessageQueue, int] = {}  # stored offsets at the end of `store_if_new_group`
 
     def note_route(self, topic: str) -> None:
         """Record a topic's first route: its current queues, or no queues if name servers do not know the topic."""
@@ -200,7 +202,7 @@ class StartOffsets(ABC):
         """
         if stored is None:
             is_new = not self._is_known
-            await self.ensure()
+            await self.store_if_new_group()
             stored, decided = self._checked.pop(queue, None) if is_new else None, self._starts.get(queue)
             if stored is None:
                 stored = await self.stored(queue)
@@ -210,9 +212,9 @@ class StartOffsets(ABC):
             return QueueStart(stored, "committed", is_stored=True)
         if (deferred_ms := self._deferred.get(queue)) is not None:
             return await self._deferred_start(queue, deferred_ms)
-        return await self.policy.of_later_queue(queue)
+        return await self.policy.later_queue_start(queue)
 
-    async def ensure(self) -> None:
+    async def store_if_new_group(self) -> None:
         """Store the start offsets of all queues if the group is new. Raises RmqdError."""
         async with self._turn:
             if not self._is_known:
@@ -248,8 +250,8 @@ class StartOffsets(ABC):
     async def _deferred_start(self, queue: MessageQueue, deferred_ms: int) -> QueueStart:
         """Return the start offset that the queue had when it was deferred. Store times show its end at that time."""
         if self.policy.where == "last_offset":
-            return QueueStart(await self.policy.search(queue, deferred_ms - CLOCK_TOLERANCE_MS), "last_offset")
-        return await self.policy.of_new_group(queue)
+            return QueueStart(await self.policy.search_offset(queue, deferred_ms - CLOCK_TOLERANCE_MS), "last_offset")
+        return await self.policy.new_group_start(queue)
 
     async def _at_brokers(
         self, queues: Iterable[MessageQueue], action: Callable[[MessageQueue], Awaitable[None]]
@@ -261,8 +263,10 @@ class StartOffsets(ABC):
         failed: dict[str, RmqdError] = {}
 
         async def at(name: str, own: list[MessageQueue]) -> None:
-            for start in range(0, len(own), MAX_REQUESTS):
-                results = await asyncio.gather(*map(action, own[start : start + MAX_REQUESTS]), return_exceptions=True)
+            for start in range(0, len(own), MAX_REQUESTS_PER_BROKER):
+                results = await asyncio.gather(
+                    *map(action, own[start : start + MAX_REQUESTS_PER_BROKER]), return_exceptions=True
+                )
                 for error in results:
                     if isinstance(error, RmqdError):
                         failed[name] = error

@@ -11,7 +11,7 @@ import structlog
 
 from rmqd.client.api.admin_requests import consume_stats
 from rmqd.client.api.pop_requests import query_assignment
-from rmqd.consumer.allocate import BROKERS_NAMES
+from rmqd.consumer.allocate import BROKER_STRATEGY_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
@@ -32,10 +32,10 @@ log = structlog.get_logger(__name__)
 
 
 ACK_INTERVAL_SECONDS: Final = 0.1  # interval of acknowledgements while handlers have the rest of a block
-RENEW_SHARE: Final = 2 / 3  # after this share the invisible time is extended, or a waiting message is discarded
-RENEW_AGAIN_SECONDS: Final = 1.0
-FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
-FORCED_FLUSH_SECONDS: Final = 0.5
+RENEW_AFTER_SHARE: Final = 2 / 3  # after this share the invisible time is extended, or a waiting message is discarded
+RENEW_RETRY_SECONDS: Final = 1.0
+MAX_FLUSH_SECONDS: Final = 3.0  # how long the responses to the last acknowledgements may take
+MAX_FORCED_FLUSH_SECONDS: Final = 0.5
 
 
 class PopAssignment(Assignment):
@@ -74,8 +74,10 @@ class PopAssignment(Assignment):
             await self._release_signal.drain(self.loop.process_queues)
             keeping.cancel()
         for process_queue, block in self.loop.blocks():
-            process_queue.settle_finished(block)
-        await self._receipts.flush(FORCED_FLUSH_SECONDS if self._release_signal.forced.is_set() else FLUSH_SECONDS)
+            process_queue.acknowledge_finished(block)
+        await self._receipts.flush(
+            MAX_FORCED_FLUSH_SECONDS if self._release_signal.forced.is_set() else MAX_FLUSH_SECONDS
+        )
         for process_queue in self.loop.process_queues:
             process_queue.drop(self._release_signal.cause)
 
@@ -87,7 +89,7 @@ class PopAssignment(Assignment):
         """Stop handing out messages. Waiting messages become visible to other members."""
         for process_queue, block in self.loop.blocks():
             if offsets := process_queue.unhandled_offsets(block):
-                self._receipts.show_again(block, offsets)
+                self._receipts.make_visible(block, offsets)
                 process_queue.discard_waiting(block)
         for process_queue in self.loop.process_queues:
             process_queue.start_release()
@@ -101,17 +103,17 @@ class PopAssignment(Assignment):
             await self._context.clock.sleep(ACK_INTERVAL_SECONDS)
             now = self._context.clock.monotonic()
             for process_queue, block in self.loop.blocks():
-                process_queue.settle_finished(block)
+                process_queue.acknowledge_finished(block)
                 if now >= block.renew_at:
                     self._renew_or_discard(tasks, process_queue, block)
 
     def _renew_or_discard(self, tasks: asyncio.TaskGroup, process_queue: PopProcessQueue, block: PopBlock) -> None:
         """Extend the invisible time of a block's messages in flight, and discard its waiting messages.
 
-        While handler calls are held back (`is_held_up`), keep the waiting messages too, because at another member each
-        would lose an attempt.
+        While handler calls are held back (`are_calls_held_back`), keep the waiting messages too. Otherwise another
+        member would pop them, and each of them would lose an attempt.
         """
-        waiting = [] if self._context.is_held_up else process_queue.unhandled_offsets(block)
+        waiting = [] if self._context.are_calls_held_back else process_queue.unhandled_offsets(block)
         if waiting:
             process_queue.discard_waiting(block)
             self.loop.swamped = True
@@ -121,7 +123,7 @@ class PopAssignment(Assignment):
                 messages=len(waiting),
                 invisible_seconds=self._context.options.pop_invisible_time_seconds,
             )
-        handled = block.unsettled(message for message in block.messages if not message.finished)
+        handled = block.unsettled_offsets(message for message in block.messages if not message.finished)
         now = self._context.clock.monotonic()
         held = [offset for offset in handled if now < block.due_of(offset)]
         block.renew_at = float("inf")  # not renewed again until the responses arrive
@@ -131,12 +133,14 @@ class PopAssignment(Assignment):
     async def _renew(self, block: PopBlock, offsets: list[int]) -> None:
         seconds = self._context.options.pop_invisible_time_seconds
         invisible_ms = round(seconds * 1000)
-        renewed = await asyncio.gather(*(self._receipts.renew(block, offset, invisible_ms) for offset in offsets))
+        renewed = await asyncio.gather(
+            *(self._receipts.extend_invisible_time(block, offset, invisible_ms) for offset in offsets)
+        )
         if all(renewed):
             # the new time counts from the request, not from the response
-            block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_SHARE)
+            block.renew_at = min(block.due_of(offset) for offset in offsets) - seconds * (1 - RENEW_AFTER_SHARE)
         else:
-            block.renew_at = self._context.clock.monotonic() + RENEW_AGAIN_SECONDS
+            block.renew_at = self._context.clock.monotonic() + RENEW_RETRY_SECONDS
 
     @property
     def _is_failing(self) -> bool:
@@ -167,7 +171,7 @@ class PopAssignment(Assignment):
         self._lag = sum(
             max(0, offsets.broker_offset - offsets.consumer_offset)
             for queue, offsets in stats.offset_table.items()
-            if self._source.includes(queue)
+            if self._source.counts_lag_of(queue)
         )
 
 
@@ -184,7 +188,7 @@ class DivisionByBroker(QueueDivision):
         self._retries = PopRetries(context)
         self._group = context.options.group
         strategy = context.options.allocate_strategy.name
-        self._strategy = BROKERS_NAMES.get(strategy, strategy)
+        self._strategy = BROKER_STRATEGY_NAMES.get(strategy, strategy)
         self._modes: dict[str, MessageRequestMode] = {}  # topic -> mode in the last response
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:
@@ -202,7 +206,7 @@ class DivisionByBroker(QueueDivision):
         Raises PopNotSupportedError if all responding brokers are too old to assign queues, and
         StaticTopicNotPoppedError if the topic is static.
         """
-        if self._retries.is_over(topic, held):
+        if self._retries.is_reading_over(topic, held):
             return MemberShare()
         told = await self._ask_brokers(topic)
         if told is None:
@@ -219,9 +223,9 @@ class DivisionByBroker(QueueDivision):
                 log.info("pop.mode_changed", topic=topic, mode=mode.value)
         return MemberShare(pulled=frozenset(one.queue for one in told) - popped, popped=popped)
 
-    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+    def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         if not is_popped:
-            return super().assignment(message_queue, is_popped=False)
+            return super().create_assignment(message_queue, is_popped=False)
         return PopAssignment(self._context, PopSource(self._context, self._receipts, message_queue))
 
     async def _ask_brokers(self, topic: str) -> tuple[MessageQueueAssignment, ...] | None:

@@ -51,7 +51,7 @@ class PopBlock(MessageBlock):
         renewed = self.renewed.get(offset)
         return self.due if renewed is None else renewed[1]
 
-    def unsettled(self, messages: Iterable[Message]) -> list[int]:
+    def unsettled_offsets(self, messages: Iterable[Message]) -> list[int]:
         """Return the queue offsets of those messages that are not acknowledged, sent back or discarded yet."""
         if not self.settled:
             return [message.queue_offset for message in messages]

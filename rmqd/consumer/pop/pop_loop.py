@@ -14,20 +14,20 @@ import structlog
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.request_loop import RequestLoop
-from rmqd.consumer.cache.flow_control import Reason, log_now_and_then
+from rmqd.consumer.cache.flow_control import Reason, log_flow_control
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_source import PopSource
 from rmqd.consumer.pop.receipts import PopProcessQueue
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
-from rmqd.consumer.pull.pull_loop import MIN_HELD_SECONDS, SUSPEND_MS
+from rmqd.consumer.pull.pull_loop import BROKER_HOLD_MS, MIN_HELD_SECONDS
 from rmqd.consumer.pull.pull_request import (
-    BROKER_FLOW_CONTROL_SECONDS,
-    EXCEPTION_DELAY_SECONDS,
-    UNHELD_DELAY_SECONDS,
-    after_error,
+    EMPTY_RESPONSE_PAUSE_SECONDS,
+    FAILED_PULL_PAUSE_SECONDS,
+    FLOW_CONTROL_PAUSE_SECONDS,
+    error_pause_seconds,
 )
-from rmqd.consumer.pull.pulled_queue import RECHECK_SECONDS
+from rmqd.consumer.pull.pulled_queue import RECHECK_INTERVAL_SECONDS
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError
 from rmqd.runtime.clock import wait_within
@@ -35,11 +35,13 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
-CLOCK_DIFFERENCE_SECONDS: Final = 60.0  # how long a measured clock difference is used, at least; at most twice as long
-PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
+CLOCK_DIFFERENCE_VALID_SECONDS: Final = (
+    60.0  # how long a measured clock difference is used, at least; at most twice as long
+)
+POP_TIME_PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
 
 
-class PopTime:
+class PopClock:
     """Converts a broker's pop times to this process's monotonic clock: the invisible time starts at the pop.
 
     A response may be read long after its messages were popped: on a slow network, or if this process was suspended. It
@@ -56,24 +58,26 @@ class PopTime:
         self._since = -inf
         self._least = self._former = inf  # least differences in seconds: since `_since`, and in the period before
 
-    def of(self, pop_time_ms: int, asked_at: float, read_at: float) -> float:
+    def popped_at(self, pop_time_ms: int, asked_at: float, read_at: float) -> float:
         """Return when the broker popped. All times except `pop_time_ms` are monotonic seconds."""
         pop_time = pop_time_ms / 1000
         took = read_at - pop_time
-        if read_at - self._since >= CLOCK_DIFFERENCE_SECONDS:
+        if read_at - self._since >= CLOCK_DIFFERENCE_VALID_SECONDS:
             self._since, self._former, self._least = read_at, self._least, inf
         self._least = min(self._least, took)
         ahead = min(self._least, self._former)
-        if asked_at - pop_time > ahead + PRECISION_SECONDS:
+        if asked_at - pop_time > ahead + POP_TIME_PRECISION_SECONDS:
             self._least, self._former, ahead = took, inf, took
         return pop_time + ahead
 
 
 log = structlog.get_logger(__name__)
 
-POPS_AT_ONCE: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
+MAX_POPS_IN_FLIGHT: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
 
-MAX_WAIT_DIVISOR: Final = 2  # messages without room in the cache may wait for this fraction (1/2) of the invisible time
+ROOM_WAIT_DIVISOR: Final = (
+    2  # messages without room in the cache may wait for this fraction (1/2) of the invisible time
+)
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)
@@ -96,7 +100,7 @@ class PopLoop(RequestLoop):
         self._relief = asyncio.Event()
         self._more = asyncio.Event()  # messages wait on the broker
         self._acceptor = MessageAcceptor(context.service, context.hooks, context.rate_limit)
-        self._pop_time = PopTime()
+        self._pop_time = PopClock()
         self._configure()
 
     @property
@@ -111,7 +115,7 @@ class PopLoop(RequestLoop):
                 yield process_queue, block
 
     @property
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         return self.rest > 0
 
     @property
@@ -127,8 +131,8 @@ class PopLoop(RequestLoop):
     async def run(self) -> None:
         """Pop until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._source.keep(), name=f"keep source:{self._message_queue}")
-            for number in range(POPS_AT_ONCE):
+            tasks.create_task(self._source.maintain(), name=f"keep source:{self._message_queue}")
+            for number in range(MAX_POPS_IN_FLIGHT):
                 tasks.create_task(self._pop(is_first=number == 0), name=f"pop:{self._message_queue}:{number}")
 
     def apply_options(self) -> int:
@@ -149,10 +153,10 @@ class PopLoop(RequestLoop):
     def _configure(self) -> None:
         context = self._context
         options, subscription = context.options, context.subscriptions[self._message_queue.topic]
-        self._revision = context.revision
+        self._revision = context.options_revision
         self._threshold, self._batch = options.pop_threshold_for_queue, options.pop_batch_nums
         self._interval = options.pull_interval_seconds
-        self._acceptor.choose_by(subscription.tags_set)
+        self._acceptor.select_tags(subscription.tags_set)
         self._fields = self._source.fields(context.rate_limit.batch_limit(self._batch))
 
     async def _pop(self, *, is_first: bool) -> None:
@@ -161,7 +165,7 @@ class PopLoop(RequestLoop):
         while True:
             if not is_first:
                 await self._more.wait()
-            if self._revision != context.revision:
+            if self._revision != context.options_revision:
                 self._configure()
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason, counted=is_first)
@@ -171,7 +175,7 @@ class PopLoop(RequestLoop):
             try:
                 asked_at = self.asked_at = clock.monotonic()
                 came_late = partial(self._came_late, asked_at)
-                reply = await self._source.ask(self._fields, SUSPEND_MS if is_first else 0, came_late)
+                reply = await self._source.ask(self._fields, BROKER_HOLD_MS if is_first else 0, came_late)
                 self.answered_at = clock.monotonic()
                 if reply.code == _FOUND:
                     await self._found(reply, asked_at, self.answered_at)
@@ -186,7 +190,7 @@ class PopLoop(RequestLoop):
     async def _found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
         context = self._context
         header, framed = self._source.read(reply)
-        popped_at = self._pop_time.of(header.pop_time, asked_at, read_at)
+        popped_at = self._pop_time.popped_at(header.pop_time, asked_at, read_at)
         due = popped_at + header.invisible_time / 1000
         self.rest = header.rest_num
         if header.rest_num:
@@ -201,7 +205,7 @@ class PopLoop(RequestLoop):
             left: list[Message] = []
             if framed.is_closed or len(framed.data) > context.options.max_body_size_bytes:
                 left = await open_bodies(framed, context.options.max_body_size_bytes, self._room(), unwraps=False)
-            for block in self._source.divided(framed, header, due):
+            for block in self._source.divide_into_blocks(framed, header, due):
                 if context.clock.monotonic() >= block.renew_at:  # soon visible to other members, or already
                     queue, seconds = str(block.queue), round(read_at - popped_at, 3)
                     log.warning("pop.came_late", queue=queue, messages=len(block.messages), seconds=seconds)
@@ -213,14 +217,14 @@ class PopLoop(RequestLoop):
             if not left:
                 break
             framed = framed.of(left)
-            if not await self._wait_for_room(popped_at + header.invisible_time / MAX_WAIT_DIVISOR / 1000):
-                for block in self._source.divided(framed, header, due):
-                    self._receipts.show_again(block, [message.queue_offset for message in block.messages])
+            if not await self._wait_for_room(popped_at + header.invisible_time / ROOM_WAIT_DIVISOR / 1000):
+                for block in self._source.divide_into_blocks(framed, header, due):
+                    self._receipts.make_visible(block, [message.queue_offset for message in block.messages])
                 break
 
     def _put(self, block: PopBlock, process_queue: PopProcessQueue) -> None:
         """Pass the messages of a block to the handlers."""
-        self._acceptor.take(block, process_queue, 0)
+        self._acceptor.accept(block, process_queue, 0)
         self.cached.set()
 
     def _room(self) -> int:
@@ -233,7 +237,7 @@ class PopLoop(RequestLoop):
         clock = self._context.clock
         while self._room() < 0 and clock.monotonic() < until:
             self._relief.clear()
-            await wait_within(clock, RECHECK_SECONDS, self._relief.wait())
+            await wait_within(clock, RECHECK_INTERVAL_SECONDS, self._relief.wait())
         return self._room() >= 0
 
     def _process_queue_of(self, block: PopBlock) -> PopProcessQueue:
@@ -241,9 +245,9 @@ class PopLoop(RequestLoop):
         message_queue = block.queue
         process_queue = self._by_message_queue.get(message_queue)
         if process_queue is None:
-            process_queue = self._source.process_queue(message_queue, self._put, self.on_room)
+            process_queue = self._source.create_cache(message_queue, self._put, self.on_room)
             self._by_message_queue[message_queue] = process_queue
-            if self.is_paused or self._context.pauses.hold(message_queue):
+            if self.is_paused or self._context.pauses.is_paused(message_queue):
                 process_queue.pause()
         return process_queue
 
@@ -262,14 +266,14 @@ class PopLoop(RequestLoop):
     async def _not_found(self, reply: RemotingCommand, asked_at: float, read_at: float) -> None:
         self._more.clear()
         if (pop_time := reply.ext_fields.get("popTime", "0")).isdecimal() and int(pop_time):
-            self._pop_time.of(int(pop_time), asked_at, read_at)
+            self._pop_time.popped_at(int(pop_time), asked_at, read_at)
         if reply.code == _FULL:
-            await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
+            await self._context.clock.sleep(FAILED_PULL_PAUSE_SECONDS)
         elif reply.code not in _NOTHING:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
         elif self._source.was_refused_as_late(reply) or read_at - asked_at < MIN_HELD_SECONDS:
             # slows down requests to a broker that returns nothing without waiting
-            await self._context.clock.sleep(UNHELD_DELAY_SECONDS)
+            await self._context.clock.sleep(EMPTY_RESPONSE_PAUSE_SECONDS)
         else:
             self.rest = 0
 
@@ -280,12 +284,12 @@ class PopLoop(RequestLoop):
         self._more.clear()
         self.failure = error
         if isinstance(error, FlowControlError):
-            await self._context.clock.sleep(BROKER_FLOW_CONTROL_SECONDS)
+            await self._context.clock.sleep(FLOW_CONTROL_PAUSE_SECONDS)
             return
         if not error.is_reported:
             log.warning("pop.failed", queue=str(self._message_queue), error=str(error))
         self._bring_up_to_date(error)
-        await self._context.clock.sleep(after_error())
+        await self._context.clock.sleep(error_pause_seconds())
 
     def _hold_back(self) -> Reason | None:
         """Return the reason not to pop. As in Java, room is also reserved for the pops in progress."""
@@ -311,12 +315,12 @@ class PopLoop(RequestLoop):
         context, stats = self._context, self._context.stats[self._message_queue.topic]
         since = context.clock.monotonic()
         if counted:
-            stats.held_back(reason, None)
+            stats.count_held_back(reason, None)
             self.held_by = reason
             if reason == "count" and self.unacknowledged + self._batch > self._threshold:  # full without other pops
                 self._full_times += 1
                 cached = {"threshold": self._threshold, "count": self.unacknowledged}
-                log_now_and_then(self._full_times, self._message_queue, reason, **cached)
+                log_flow_control(self._full_times, self._message_queue, reason, **cached)
         try:
             while self._hold_back() == reason:
                 self._relief.clear()
@@ -324,13 +328,13 @@ class PopLoop(RequestLoop):
                     process_queue.is_full = not context.paused
                     if process_queue.cannot_fill_batch:
                         context.service.submit(process_queue)
-                relief = context.resumed if context.paused else self._relief
-                await wait_within(context.clock, RECHECK_SECONDS, relief.wait())
+                relief = context.not_paused if context.paused else self._relief
+                await wait_within(context.clock, RECHECK_INTERVAL_SECONDS, relief.wait())
         finally:
             for process_queue in self.process_queues:
                 process_queue.is_full = False
             if counted:
-                stats.held_for(reason, context.clock.monotonic() - since, None)
+                stats.add_held_seconds(reason, context.clock.monotonic() - since, None)
                 self.held_by = None
 
     def _came_late(self, asked_at: float, connection: RemotingConnection, reply: RemotingCommand) -> None:
@@ -342,7 +346,7 @@ class PopLoop(RequestLoop):
             return
         with contextlib.suppress(ProtocolError):
             header, framed = self._source.read(reply)
-            popped_at = self._pop_time.of(header.pop_time, asked_at, self._context.clock.monotonic())
-            for block in self._source.divided(framed, header, popped_at + header.invisible_time / 1000):
+            popped_at = self._pop_time.popped_at(header.pop_time, asked_at, self._context.clock.monotonic())
+            for block in self._source.divide_into_blocks(framed, header, popped_at + header.invisible_time / 1000):
                 offsets = [message.queue_offset for message in block.messages]
-                self._receipts.show_again(block, offsets, connection)
+                self._receipts.make_visible(block, offsets, connection)

@@ -19,7 +19,7 @@ from rmqd.client.api.admin_requests import request_modes
 from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.handling.send_back import LEVEL_SECONDS, SendBack
+from rmqd.consumer.handling.send_back import DELAY_LEVEL_SECONDS, SendBack
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
@@ -33,7 +33,7 @@ from rmqd.wire.topics import SUBSCRIPTION_ALL, pop_retry_topic, pop_retry_topic_
 
 log = structlog.get_logger(__name__)
 
-POLL_SECONDS: Final = 10.0
+RETRY_TOPIC_POLL_SECONDS: Final = 10.0
 
 
 class PopRetries:
@@ -56,7 +56,7 @@ class PopRetries:
                     for retry in (pop_retry_topic(self._group, topic), pop_retry_topic_v2(self._group, topic)):
                         if await self._look(retry, pulled=pulled):
                             changed()
-                await self._context.clock.sleep(POLL_SECONDS)
+                await self._context.clock.sleep(RETRY_TOPIC_POLL_SECONDS)
         finally:
             for retry in self._watched:
                 self._client.routes.unwatch(retry)
@@ -111,7 +111,7 @@ class PopRetries:
         await context.announce({retry: subscription})
         context.subscriptions[retry] = subscription
 
-    def is_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
+    def is_reading_over(self, topic: str, held: Collection[MessageQueue]) -> bool:
         """Whether reading this pop retry topic ends. The end is complete when none of its queues is `held`."""
         if topic not in self.ending:
             return False
@@ -129,7 +129,7 @@ class PopRetries:
         self._client.heartbeat.send_heartbeats_soon()
 
 
-ASK_SECONDS: Final = 10.0
+MODE_QUERY_SECONDS: Final = 10.0
 
 
 class DivisionAfterPop(QueueDivision):
@@ -158,7 +158,7 @@ class DivisionAfterPop(QueueDivision):
         self, topic: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], held: Collection[MessageQueue]
     ) -> MemberShare | None:
         """Return this member's share. It is empty for a finished pop retry topic."""
-        if self._retries.is_over(topic, held):
+        if self._retries.is_reading_over(topic, held):
             return MemberShare()
         return await super().share_of(topic, queues, client_ids, held)
 
@@ -168,7 +168,7 @@ class DivisionAfterPop(QueueDivision):
             for address in context.brokers().values():
                 if address not in self._asked:
                     await self._ask(address)
-            await context.clock.sleep(ASK_SECONDS)
+            await context.clock.sleep(MODE_QUERY_SECONDS)
 
     async def _ask(self, address: str) -> None:
         options = self._context.options
@@ -185,7 +185,7 @@ class DivisionAfterPop(QueueDivision):
 
 
 # Java: popDelayLevel; the default level is the number of earlier attempts
-DELAY_SECONDS: Final = LEVEL_SECONDS[2:]
+POP_DELAY_LEVEL_SECONDS: Final = DELAY_LEVEL_SECONDS[2:]
 
 
 class PopSendBack(SendBack):
@@ -196,15 +196,15 @@ class PopSendBack(SendBack):
         self._receipts = receipts
 
     def delay_level(self, message: Message, asked: int) -> int:
-        """Return the level of a retry. For a popped message it is an index into DELAY_SECONDS."""
+        """Return the level of a retry. For a popped message it is an index into POP_DELAY_LEVEL_SECONDS."""
         if not isinstance(message.block, PopBlock):
             return super().delay_level(message, asked)
-        return min(asked or message.reconsume_times, len(DELAY_SECONDS) - 1)
+        return min(asked or message.reconsume_times, len(POP_DELAY_LEVEL_SECONDS) - 1)
 
     def delay_seconds(self, message: Message, level: int) -> float:
         """Return the invisible time of a popped message at a level."""
         is_popped = isinstance(message.block, PopBlock)
-        return DELAY_SECONDS[max(level, 0)] if is_popped else super().delay_seconds(message, level)
+        return POP_DELAY_LEVEL_SECONDS[max(level, 0)] if is_popped else super().delay_seconds(message, level)
 
     async def retry(self, message: Message, delay_level: int) -> bool:
         """Retry the message. If the request fails, the message is redelivered when its invisible time is over."""

@@ -20,21 +20,21 @@ from rmqd.consumer.pop.receipts import PopProcessQueue, PopReceipts
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pop_headers import PopMessageRequestHeader, PopMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.decode import frame_readable
+from rmqd.wire.messages.decode import frame_decodable_messages
 from rmqd.wire.messages.message import MessageBlock
 from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import retry_topic
 
 log = structlog.get_logger(__name__)
 
-GRACE_SECONDS: Final = 10.0  # Java: how much longer than the hold time a response may take
+RESPONSE_GRACE_SECONDS: Final = 10.0  # Java: how much longer than the hold time a response may take
 TOO_LATE_REMARK: Final = "timeout too much"
 
 _FROM_FIRST: Final = 0
 
 
 class PopSource:
-    """A topic's queue, or all its queues at a broker (queue id -1)."""
+    """Pops the messages of one queue of a topic, or of all its queues at a broker (queue id -1)."""
 
     code: ClassVar[int] = int(RequestCode.POP_MESSAGE)
 
@@ -54,7 +54,7 @@ class PopSource:
         such a queue: see `fields`.
         """
         context, ours = self._context, self.message_queue
-        await context.start_offsets.ensure()
+        await context.start_offsets.store_if_new_group()
         for queue in context.client.routes.queues(ours.topic):
             if ours in (queue, queue._replace(queue_id=ANY_QUEUE)) and context.start_offsets.is_deferred(queue):
                 start = await context.start_offsets.start(queue, await context.start_offsets.stored(queue))
@@ -62,7 +62,7 @@ class PopSource:
                     await context.store.commit(queue, start.offset)
                     context.store.forget(queue)
 
-    async def keep(self) -> None:
+    async def maintain(self) -> None:
         """Maintain the source while it is popped. Runs concurrently with the pops."""
 
     def refresh(self) -> None:
@@ -102,7 +102,7 @@ class PopSource:
         # slaves cannot record which messages are invisible
         connection = await client.connection(client.routes.master_for(self.message_queue.topic, name))
         fields = fields | {"pollTime": str(hold_ms), "bornTime": str(born_ms)}
-        future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + GRACE_SECONDS)
+        future = client.remoting.call(connection, self.code, fields, hold_ms / 1000 + RESPONSE_GRACE_SECONDS)
         self.pops_in_flight += 1
         try:
             return await future
@@ -124,18 +124,20 @@ class PopSource:
         return PopMessageResponseHeader.from_ext_fields(reply.ext_fields), self._framed(reply)
 
     def _framed(self, reply: RemotingCommand) -> MessageBlock:
-        block = frame_readable(reply.payload, self.message_queue, reply.body_start, self._context.options.namespace)
+        block = frame_decodable_messages(
+            reply.payload, self.message_queue, reply.body_start, self._context.options.namespace
+        )
         if block.broken is not None:
             # without a handle they cannot be acknowledged; they become visible again when their time is over
             self._context.client.remoting.traffic.doubted_replies += 1
             log.warning("pop.doubted", queue=str(self.message_queue), reason=block.broken)
         return block
 
-    def divided(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
+    def divide_into_blocks(self, found: MessageBlock, header: PopMessageResponseHeader, due: float) -> list[PopBlock]:
         """Group a response's messages by their queue. Raises ProtocolError."""
         return blocks_by_queue(found, self.message_queue, self._context.options.group, header, due)
 
-    def process_queue(
+    def create_cache(
         self, queue: MessageQueue, put: Callable[[PopBlock, PopProcessQueue], None], on_room: Callable[[], None]
     ) -> PopProcessQueue:
         """Return an empty cache for one queue of the blocks.
@@ -151,7 +153,7 @@ class PopSource:
         """The topic whose lag the broker reports; empty for all topics with offsets of the group."""
         return self.message_queue.topic
 
-    def includes(self, queue: MessageQueue) -> bool:
+    def counts_lag_of(self, queue: MessageQueue) -> bool:
         """Return whether the lag of a broker's queue belongs to this source."""
         ours = self.message_queue
         return queue.topic == ours.topic and ours.queue_id in (ANY_QUEUE, queue.queue_id)

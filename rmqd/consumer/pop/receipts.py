@@ -13,8 +13,8 @@ from rmqd.client.api.pop_requests import (
     ACK_TIMEOUT_SECONDS,
     ack_message,
     batch_ack,
-    change_header,
     change_invisible_time,
+    change_invisible_time_header,
 )
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
@@ -54,7 +54,7 @@ class PopProcessQueue(ProcessQueue):
         """Add a response's messages of this queue. If the filter rejected all of them, acknowledge them at once."""
         assert isinstance(block, PopBlock)
         if not block.unfinished:
-            self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
+            self._receipts.acknowledge(block, block.unsettled_offsets(block.messages), self.stats)
         super().put(block, next_offset, held)
 
     def is_late(self, message: Message) -> bool:
@@ -70,9 +70,9 @@ class PopProcessQueue(ProcessQueue):
             self.finish(late)
         return super().return_postponed([message for message in messages if message not in late])
 
-    def settle_finished(self, block: PopBlock) -> None:
+    def acknowledge_finished(self, block: PopBlock) -> None:
         """Acknowledge the finished messages of a block while handlers still have other messages of it."""
-        finished = block.unsettled(message for message in block.messages if message.finished)
+        finished = block.unsettled_offsets(message for message in block.messages if message.finished)
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
             self._on_room()
@@ -94,7 +94,7 @@ class PopProcessQueue(ProcessQueue):
 
     def _forget(self, block: MessageBlock) -> None:
         assert isinstance(block, PopBlock)
-        finished = block.unsettled(block.messages)
+        finished = block.unsettled_offsets(block.messages)
         super()._forget(block)
         if finished:
             self._receipts.acknowledge(block, finished, self.stats)
@@ -103,11 +103,11 @@ class PopProcessQueue(ProcessQueue):
 
 log = structlog.get_logger(__name__)
 
-GATHER_SECONDS: Final = 0.01  # how long acknowledgements are collected before they are sent
-AGAIN_SECONDS: Final = 1.0
+COLLECT_ACKS_SECONDS: Final = 0.01  # how long acknowledgements are collected before they are sent
+ACK_RETRY_SECONDS: Final = 1.0
 REDELIVER_AFTER_MS: Final = 100  # invisible time of discarded messages; brokers check about every second
-LATE_ACK: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
-REFUSED: Final = "ack_refused"
+LATE_ACK_CAUSE: Final = "invisible_time"  # cause of duplicates: handled for longer than the message was invisible
+REFUSED_ACK_CAUSE: Final = "ack_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +183,7 @@ class PopReceipts:
             body = self._body(block, block.handle, offsets)
             self._acks_at(block.handle.broker_name).add(_Ack(body, block.due, stats, block.lite_topic))
 
-    async def renew(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
+    async def extend_invisible_time(self, block: PopBlock, offset: int, invisible_ms: int) -> bool:
         """Extend the invisible time of a message. Returns whether the broker accepted it.
 
         Acknowledgements of the message wait for the new handle meanwhile.
@@ -207,7 +207,9 @@ class PopReceipts:
             await asyncio.shield(changing)
         await self._change(block, offset, round(seconds * 1000))
 
-    def show_again(self, block: PopBlock, offsets: Iterable[int], connection: RemotingConnection | None = None) -> None:
+    def make_visible(
+        self, block: PopBlock, offsets: Iterable[int], connection: RemotingConnection | None = None
+    ) -> None:
         """Make messages that no handler had visible to other members. Pass `connection` if the group may have ended.
 
         This does not wait for the response. If the request is lost, the messages become visible when their time is
@@ -219,7 +221,7 @@ class PopReceipts:
             block.settled.add(offset)
             if connection is not None and connection.is_open and not self.is_late(block, offset):
                 handle, topic = block.handle_of(offset), self._real_topic(block)
-                header = change_header(self._group, topic, handle, REDELIVER_AFTER_MS, block.lite_topic)
+                header = change_invisible_time_header(self._group, topic, handle, REDELIVER_AFTER_MS, block.lite_topic)
                 self._client.remoting.call(connection, header.code, header.ext_fields(), ACK_TIMEOUT_SECONDS)
 
     def _acknowledge_changed(self, block: PopBlock, offsets: list[int], stats: TopicStats) -> list[int]:
@@ -304,14 +306,14 @@ class _BrokerAcks:
         while True:
             await self._came.wait()
             if not self.flush_now.is_set():
-                await self._clock.sleep(GATHER_SECONDS)
+                await self._clock.sleep(COLLECT_ACKS_SECONDS)
             self._came.clear()
             acks, self._waiting = self._waiting, []
             failed = await self._send(acks)
             if failed:
                 self._waiting[:0] = failed
                 self._came.set()
-                await self._clock.sleep(AGAIN_SECONDS)
+                await self._clock.sleep(ACK_RETRY_SECONDS)
             elif not self._waiting:
                 self.flush_now.clear()
                 self.idle.set()
@@ -320,7 +322,7 @@ class _BrokerAcks:
         """Send acknowledgements. Returns those to retry. Late ones are not sent and count as handled twice."""
         now = self._clock.monotonic()
         for late in [ack for ack in acks if now >= ack.due]:
-            late.stats.may_repeat(LATE_ACK, len(late.body.offsets))
+            late.stats.count_possible_duplicates(LATE_ACK_CAUSE, len(late.body.offsets))
             acks.remove(late)
         if not acks:
             return []
@@ -356,7 +358,7 @@ class _BrokerAcks:
             except RmqdError as error:
                 self._warn(error, [ack])
                 if isinstance(error, BrokerError) and not error.retriable:
-                    ack.stats.may_repeat(REFUSED, 1)
+                    ack.stats.count_possible_duplicates(REFUSED_ACK_CAUSE, 1)
                 else:
                     left.append(offset)
         return replace(ack, body=replace(body, offsets=tuple(left))) if left else None

@@ -9,7 +9,7 @@
 4. *Count* the wanted messages, for the rate limit and the metrics.
 5. *Put* all messages into the process queue, and notify the service.
 
-`MessageAcceptor.take` does steps 3 to 5 without waiting. The first two steps depend on how the messages were fetched:
+`MessageAcceptor.accept` does steps 3 to 5 without waiting. The first two steps depend on how the messages were fetched:
 
 - **A pull** is the only source of the message, and a commit passes it for good. So a message counts as corrupt only
   after two responses with the same bytes (`response_validation`). A message that must be dead-lettered stays in the
@@ -37,13 +37,13 @@ from rmqd.consumer.consumer_options import OnCorruptMessage
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.services import ConsumeMessageService, RetryPolicy
-from rmqd.wire.messages.compression import NO_LIMIT, BlockDecompression
+from rmqd.wire.messages.compression import NO_SIZE_LIMIT, BlockDecompression
 from rmqd.wire.messages.message import Message, MessageBlock
 
-THREADS: Final = 2  # per process; each decompresses one response, as far as there is room
+DECOMPRESSION_THREADS: Final = 2  # per process; each decompresses one response, as far as there is room
 
 
-async def open_pulled(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
+async def open_pulled_messages(block: MessageBlock, context: GroupContext, process_queue: ProcessQueue) -> bool:
     """Open a pull's messages as far as the queue's size threshold allows. Return whether the response is still valid.
 
     During work in a thread the group's filter may have changed, or an operator may have reset the queue. Then the
@@ -62,7 +62,7 @@ async def open_pulled(block: MessageBlock, context: GroupContext, process_queue:
 async def open_bodies(
     block: MessageBlock,
     max_body_size: int,
-    room_bytes: int = NO_LIMIT,
+    room_bytes: int = NO_SIZE_LIMIT,
     low: int = 0,
     *,
     unwraps: bool = True,
@@ -88,7 +88,7 @@ async def open_bodies(
 @cache
 def _threads() -> ThreadPoolExecutor:
     """Return the process's threads for decompression. Handlers may fill asyncio's own pool for minutes."""
-    return ThreadPoolExecutor(THREADS, "rmqd-opening")
+    return ThreadPoolExecutor(DECOMPRESSION_THREADS, "rmqd-opening")
 
 
 log = structlog.get_logger(__name__)
@@ -105,7 +105,7 @@ class MessageAcceptor:
         self._rate_limit = rate_limit
         self._tags = frozenset[bytes]()
 
-    def choose_by(self, tags: Iterable[str]) -> None:
+    def select_tags(self, tags: Iterable[str]) -> None:
         """Select messages with one of these tags from now on; all messages if there are no tags."""
         self._tags = frozenset(tag.encode() for tag in tags)
 
@@ -113,7 +113,7 @@ class MessageAcceptor:
         """Finish cached messages that have none of the tags. Return their number."""
         return process_queue.discard_unwanted(lambda message: message.has_tag(self._tags)) if self._tags else 0
 
-    def take(
+    def accept(
         self, block: MessageBlock, process_queue: ProcessQueue, next_offset: int, corrupt: Sequence[Message] = ()
     ) -> None:
         """Pass a response's messages to the handlers, and set the next offset to `next_offset`.
@@ -125,10 +125,10 @@ class MessageAcceptor:
                 if not message.has_tag(self._tags):
                     process_queue.skip(message)
         if self._hooks is not None:
-            for message in self._hooks.unwanted(block.messages, process_queue.public_queue):
+            for message in self._hooks.unwanted_messages(block.messages, process_queue.public_queue):
                 process_queue.skip(message)
         if self._rate_limit is not None and self._rate_limit.per_second:
-            self._rate_limit.spend(block.unfinished)
+            self._rate_limit.charge(block.unfinished)
         process_queue.stats.pulled(block)
         if corrupt:
             block.messages = sorted([*block.messages, *corrupt], key=lambda message: message.queue_offset)
@@ -157,5 +157,5 @@ async def dead_letter_corrupt(
     """Try once to dead-letter a corrupt message. Return whether a broker accepted it."""
     is_taken = await retry_policy.dead_letter(message, reason, None)
     if is_taken:
-        process_queue.stats.of(message).dead_lettered("corrupt", reason)
+        process_queue.stats.of(message).count_dead_letter("corrupt", reason)
     return is_taken

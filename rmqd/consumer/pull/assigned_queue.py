@@ -25,9 +25,9 @@ from rmqd.wire.message_queue import MessageQueue
 log = structlog.get_logger(__name__)
 
 MOVE_SECONDS = 5.0  # time limit for a reset of a queue that changes its owner
-STALE_SECONDS: Final = 5.0
-OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
-UNANSWERED_SECONDS: Final = 22.0  # the time above plus a margin
+END_QUERY_SECONDS: Final = 5.0
+PULL_OVERDUE_SECONDS: Final = 21.0  # a pull is held for 15 s, and then answered within the broker's 5 s check interval
+PULL_UNANSWERED_SECONDS: Final = 22.0  # the time above plus a margin
 
 
 class AssignedQueue(Assignment):
@@ -46,7 +46,7 @@ class AssignedQueue(Assignment):
 
     def __init__(self, context: GroupContext, message_queue: MessageQueue) -> None:
         super().__init__(context, message_queue)
-        context.idle.pop(message_queue, None)
+        context.idle_queues.pop(message_queue, None)
         self.loop = None
         self._is_acquired = False  # whether it is acquired, and waits until its start offset may be requested
         self._start_failure: RmqdError | None = None  # error of the last attempt to acquire the queue
@@ -65,7 +65,7 @@ class AssignedQueue(Assignment):
     def count_handled_twice(self, messages: int) -> None:
         """Count messages that another member has finished as well, because one member did not wait for the other."""
         if messages:
-            self._context.stats[self.message_queue.topic].may_repeat("handed_over", messages)
+            self._context.stats[self.message_queue.topic].count_possible_duplicates("handed_over", messages)
 
     def move_to(self, offset: int) -> bool:
         """Continue at `offset` at once after an operator's reset: a pull held at the broker is interrupted.
@@ -92,11 +92,11 @@ class AssignedQueue(Assignment):
         self._cut.set()
         await self._seek_ended.wait()
 
-    def check_replica(self) -> None:
+    def switch_replica_if_down(self) -> None:
         if self.loop is not None:
             self.loop.request.try_another_replica()
 
-    def restart(self) -> None:
+    def restart_loop(self) -> None:
         self._cut.set()
 
     async def run(self) -> None:
@@ -107,7 +107,7 @@ class AssignedQueue(Assignment):
     async def consume(self) -> None:
         """Acquire the queue, and pull it until `release`."""
         try:
-            await self._release_signal.begun.interrupt(self._own())
+            await self._release_signal.begun.run_until_set(self._own())
         finally:
             self._seek_ended.set()
 
@@ -116,7 +116,7 @@ class AssignedQueue(Assignment):
 
     async def _own(self) -> None:
         context, queue = self._context, self.message_queue
-        self._in_peace = await context.ownership.acquire(queue, self._lost, context.notice_seconds)
+        self._in_peace = await context.ownership.acquire(queue, self._lost, context.max_notice_delay_seconds)
         self._is_acquired = True
         start = await repeat_until_answered(context, queue, self._start)
         self._start_failure = None
@@ -133,7 +133,7 @@ class AssignedQueue(Assignment):
         except RmqdError as error:
             self._start_failure = error
             if isinstance(error, AccessRefusedError):  # reading the queue's end requires a permission here
-                self._context.client.remoting.security.refusals.needed(error)
+                self._context.client.remoting.security.refusals.report_needed(error)
             raise
 
     async def find_start(self) -> QueueStart:
@@ -141,10 +141,10 @@ class AssignedQueue(Assignment):
         context, queue = self._context, self.message_queue
         stored = await context.start_offsets.stored(queue)
         if stored is None and (released := context.released_offsets.get(queue)) is not None:
-            start = await context.start_offsets.policy.of_lost_queue(queue, *released)
+            start = await context.start_offsets.policy.lost_queue_start(queue, *released)
         else:
             start = await context.start_offsets.start(queue, stored)
-        context.store.take_over(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
+        context.store.begin_ownership(queue, start.offset if start.is_stored else None, self, in_peace=self._in_peace)
         if not start.is_stored:
             await context.store.commit(queue, start.offset)
         return start
@@ -169,15 +169,15 @@ class AssignedQueue(Assignment):
                     await loop.move_to(offset)
             if self._sought is not None:
                 (offset, begin), self._sought = self._sought, None
-                loop.start_again(offset, "offset_moved")
+                loop.restart_at(offset, "offset_moved")
                 begin(loop.process_queue)
                 self._seek_ended.set()
-            await self._cut.interrupt(loop.run())
+            await self._cut.run_until_set(loop.run())
 
     def _lost(self) -> None:
         """Stop handing out and pulling until the queue's lock, which is lost or uncertain, is granted again."""
         self._is_doubtful = True
-        self._context.idle.pop(self.message_queue, None)
+        self._context.idle_queues.pop(self.message_queue, None)
         if self.loop is not None:
             self.loop.process_queue.awaits_lock = True
             self._context.service.halt(self.loop.process_queue)
@@ -196,7 +196,11 @@ class AssignedQueue(Assignment):
         stored = await repeat_until_answered(context, queue, lambda: context.start_offsets.stored(queue))
         committed = context.store.committed.get(queue)
         may_be_less = committed is not None and context.store.may_be_lost(queue)
-        if stored is None or context.store.wrote(queue, stored) or (may_be_less and stored < (committed or 0)):
+        if (
+            stored is None
+            or context.store.may_have_committed(queue, stored)
+            or (may_be_less and stored < (committed or 0))
+        ):
             loop.process_queue.awaits_lock = False
             context.service.submit(loop.process_queue)
             return
@@ -204,8 +208,8 @@ class AssignedQueue(Assignment):
         if committed is not None:
             context.released_offsets[queue] = ReleasedOffset(committed, 0)
         self._check_released_offset(stored)
-        loop.start_again(stored, "lock_lost")
-        context.store.take_over(queue, stored, self)
+        loop.restart_at(stored, "lock_lost")
+        context.store.begin_ownership(queue, stored, self)
 
     @property
     def failure(self) -> RmqdError | None:
@@ -234,7 +238,7 @@ class AssignedQueue(Assignment):
         loop = self.loop
         if loop is None:
             return not self._is_acquired or self._start_failure is not None
-        if loop.is_behind or self._is_blind(loop):
+        if loop.has_backlog or self._is_blind(loop):
             return True
         return loop.process_queue.cached_count > len(loop.process_queue.uncommitted)
 
@@ -258,7 +262,7 @@ class AssignedQueue(Assignment):
             at_slave=not loop.request.at_master,
         )
 
-    def is_quiet(self, now: float) -> bool:
+    def is_idle(self, now: float) -> bool:
         """Return whether the queue is idle: a pull is held at the broker, and all messages are handled."""
         loop, context, message_queue = self.loop, self._context, self.message_queue
         if loop is None or self._state != "waiting" or self.stall is not None or loop.failure is not None:
@@ -269,9 +273,9 @@ class AssignedQueue(Assignment):
             and not (process_queue.cached_count or process_queue.in_flight)
             and loop.held_by is None
             and loop.stuck is None
-            and now - loop.asked_at < OVERDUE_SECONDS
+            and now - loop.asked_at < PULL_OVERDUE_SECONDS
             and context.ownership.holds(message_queue)
-            and not context.pauses.hold(message_queue)
+            and not context.pauses.is_paused(message_queue)
         )
 
     def measure(self) -> Coroutine[Any, Any, None] | None:
@@ -293,7 +297,7 @@ class AssignedQueue(Assignment):
         """Return whether the queue may grow unnoticed. A held pull would be answered as soon as the queue grows."""
         is_held_back = loop.held_by is not None or loop.stuck is not None
         # an overdue response or a failing pull does not show whether the queue has grown, either
-        patience = STALE_SECONDS if is_held_back or loop.failure else OVERDUE_SECONDS
+        patience = END_QUERY_SECONDS if is_held_back or loop.failure else PULL_OVERDUE_SECONDS
         return self._context.clock.monotonic() - loop.answered_at >= patience
 
     def _cannot_be_consumed(self) -> str | None:
@@ -322,4 +326,4 @@ class AssignedQueue(Assignment):
         """Return for how many seconds a response is overdue; 0 if none is."""
         waits = loop.asked_at > loop.answered_at and loop.held_by is None and loop.failure is None
         seconds = self._context.clock.monotonic() - loop.asked_at if waits else 0.0
-        return seconds if seconds >= UNANSWERED_SECONDS else 0.0
+        return seconds if seconds >= PULL_UNANSWERED_SECONDS else 0.0

@@ -33,8 +33,8 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.pull_request import OPERATOR_RESET
-from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
+from rmqd.consumer.pull.pull_request import OPERATOR_RESET_REMARK
+from rmqd.consumer.pull.pulled_queue import FOUND_CODE, NOTHING_FOUND_CODES, PulledQueue
 from rmqd.errors import ProtocolError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -80,7 +80,7 @@ class OffsetMoves:
 
         `reply` is the response to a pull, and must be discarded if this returns True. Raises RmqdError.
         """
-        if reply.code != FOUND and reply.code not in NOTHING:
+        if reply.code != FOUND_CODE and reply.code not in NOTHING_FOUND_CODES:
             return False
         loop, connection = self._loop, self._loop.request.connection
         since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not after a mere reconnection
@@ -109,7 +109,7 @@ class OffsetMoves:
         if not since_ms:
             return None
         try:
-            found = await self._context.start_offsets.policy.search(self._message_queue, since_ms + 1)
+            found = await self._context.start_offsets.policy.search_offset(self._message_queue, since_ms + 1)
         except BrokerError as error:  # a missing permission must not end the consumption
             log.debug("offset.not_found_by_time", queue=str(self._message_queue), error=str(error))
             return None
@@ -118,7 +118,7 @@ class OffsetMoves:
         reply = await request.ask(found, 1)
         if (reset_to := request.reported_reset(found, reply)) is not None:
             request.reset_to = reset_to  # a reset is reported only once
-        if reply.code != FOUND:
+        if reply.code != FOUND_CODE:
             return None
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         block = frame_messages(reply.payload, self._message_queue, reply.body_start, offset_delta=header.offset_delta)
@@ -128,11 +128,11 @@ class OffsetMoves:
                 return found
         return None
 
-    def confirm_offset(self) -> None:
-        """Forget suspect offers. Called when the broker accepts the queue's offset after all."""
+    def forget_suspect_offers(self) -> None:
+        """Called when the broker accepts the queue's offset: its earlier offers of lower offsets no longer matter."""
         self._suspect = self._lowest = None
 
-    async def answered(self, reply: RemotingCommand) -> None:
+    async def handle_offered_offset(self, reply: RemotingCommand) -> None:
         """Handle PULL_OFFSET_MOVED, or another response with an offset below the requested one, by the table above.
 
         Raises RmqdError.
@@ -147,7 +147,7 @@ class OffsetMoves:
         loop.max_offset = header.max_offset
         asked, offered = loop.process_queue.next_offset, header.next_begin_offset
         if (reset_to := loop.request.reported_reset(asked, reply)) is not None:
-            await self.reset(reset_to)
+            await self.apply_reset(reset_to)
             return
         _check(asked, header)
         if self._is_doubtful(offered):
@@ -165,24 +165,24 @@ class OffsetMoves:
                     unread = max(0, offered - header.min_offset)
             await self._correct(asked, offered, remark, unread)
 
-    async def reset(self, offset: int) -> None:
+    async def apply_reset(self, offset: int) -> None:
         """Apply an operator's reset that the response to a pull reported. Raises RmqdError."""
         log.warning(
             "offset.corrected",
             queue=str(self._message_queue),
             offset=self._loop.process_queue.next_offset,
             corrected=offset,
-            remark=OPERATOR_RESET,
+            remark=OPERATOR_RESET_REMARK,
         )
-        await self.begin_at(offset)
+        await self.restart_at(offset)
 
-    async def begin_at(self, offset: int) -> None:
+    async def restart_at(self, offset: int) -> None:
         """Drop the cache after an operator's reset, and ignore the results of messages in flight. Raises RmqdError."""
         if offset < self._context.store.committed.get(self._message_queue, 0):
             self._loop.process_queue.stats.falls["operator"] += 1
         self._accepted_ms = 0
         self._context.problems.end(("unread", self._message_queue))
-        self._loop.start_again(offset, "offset_moved")
+        self._loop.restart_at(offset, "offset_moved")
         await self._context.store.commit(self._message_queue, offset, downward=True)
 
     def _filed_ms(self) -> int:
@@ -208,7 +208,7 @@ class OffsetMoves:
         if loop.stuck is None:
             log.error("offset.illegal", queue=str(self._message_queue), offset=asked, broker_offers=offered)
         evidence = f"offset {asked} is illegal; the broker offers {offered}"
-        loop.stuck = self._context.found("offset_illegal", evidence, topic=self._message_queue.topic)
+        loop.stuck = self._context.make_problem("offset_illegal", evidence, topic=self._message_queue.topic)
         await loop.wait_for_operator()
 
     async def _correct(self, asked: int, offered: int, remark: str, unread: int = 0) -> None:
@@ -219,7 +219,7 @@ class OffsetMoves:
             )
             step = "if the topic was recreated, handle them with `rmqd offsets reset {group} {topic} --to first`"
             self._context.problems.begin(
-                ("unread", queue), self._context.found("offset_illegal", evidence, topic=topic, step=step)
+                ("unread", queue), self._context.make_problem("offset_illegal", evidence, topic=topic, step=step)
             )
         process_queue, store = self._loop.process_queue, self._context.store
         skipped = max(0, offered - asked)
@@ -234,7 +234,7 @@ class OffsetMoves:
             remark=remark,
         )
         self._loop.stuck = None
-        self.confirm_offset()
+        self.forget_suspect_offers()
         process_queue.continue_at(offered)
         process_queue.stats.lost += skipped
         falls = offered < store.committed.get(self._message_queue, 0)

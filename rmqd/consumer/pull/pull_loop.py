@@ -9,15 +9,15 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled
+from rmqd.consumer.pull.accept import MessageAcceptor, open_pulled_messages
 from rmqd.consumer.pull.offset_moves import OffsetMoves
-from rmqd.consumer.pull.pull_request import MOVED, PullBackoff, PullRepeatedError
-from rmqd.consumer.pull.pulled_queue import FOUND, NOTHING, PulledQueue
+from rmqd.consumer.pull.pull_request import OFFSET_MOVED_CODE, PullBackoff, PullRepeatedError
+from rmqd.consumer.pull.pulled_queue import FOUND_CODE, NOTHING_FOUND_CODES, PulledQueue
 from rmqd.consumer.pull.response_validation import CorruptMessages, ResponseValidation, TrustedPart
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import ConnectionRenewedError, ProtocolError, RemotingError, RmqdError
 from rmqd.errors.broker_errors import BrokerError, FlowControlError, GoAwayError, SystemBusyError, TopicNotExistError
-from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.bodies.route_data import is_logical_broker
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
@@ -27,7 +27,7 @@ from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
 
 log = structlog.get_logger(__name__)
 
-SUSPEND_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
+BROKER_HOLD_MS: Final = 15_000  # Java: brokerSuspendMaxTimeMillis
 COMMIT_PAUSE_SECONDS: Final = 0.005  # minimum pause between commits in pulls; there may be thousands of pulls a second
 MIN_HELD_SECONDS: Final = 0.01
 MAX_EQUAL_CONTRADICTIONS: Final = 5  # equal contradictory responses until the queue counts as stuck
@@ -52,23 +52,23 @@ class PullLoop(PulledQueue):
 
     async def run(self) -> None:
         """Pull until cancelled."""
-        context, idle = self._context, self._context.idle
+        context, idle = self._context, self._context.idle_queues
         idle.pop(self._message_queue, None)
         while True:
-            if self._revision != context.revision:
+            if self._revision != context.options_revision:
                 self._configure()
             if self.request.reset_to is not None:
                 await self._take_reset()
             if self._corrupt.held:
-                await self._corrupt.settle()
+                await self._corrupt.settle_held()
                 continue
             if (reason := self._hold_back()) is not None:
                 await self._wait_for_relief(reason)
                 continue
-            if self.process_queue.reaches_cached_message():
-                await self._wait_while(self.process_queue.reaches_cached_message)
+            if self.process_queue.next_pull_overlaps_cache():
+                await self._wait_while(self.process_queue.next_pull_overlaps_cache)
                 continue
-            if context.ends and self._is_at_end():
+            if context.end_offsets and self._is_at_end():
                 await self._wait_while(self._is_at_end)
                 continue
             if context.rate_limit.per_second:
@@ -77,12 +77,12 @@ class PullLoop(PulledQueue):
                 reply = await self._pull()
                 if self._moves.must_recheck and await self._moves.recheck_queue(reply):
                     idle.pop(self._message_queue, None)
-                elif reply.code == FOUND:
+                elif reply.code == FOUND_CODE:
                     idle.pop(self._message_queue, None)
                     await self._found(reply)
                 else:
                     await self._not_found(reply)
-                self.failure, is_found = None, reply.code == FOUND
+                self.failure, is_found = None, reply.code == FOUND_CODE
                 del reply  # otherwise it needs memory until the next response
                 if self._interval and is_found:  # no delay for an idle queue's next message
                     await context.clock.sleep(self._interval)
@@ -96,15 +96,15 @@ class PullLoop(PulledQueue):
             "offset.moved", queue=str(self._message_queue), offset=self.process_queue.next_offset, moved_to=offset
         )
         try:
-            await self._moves.begin_at(offset)
+            await self._moves.restart_at(offset)
         except RmqdError as error:  # the next round of commits retries
             if not error.is_reported:
                 log.warning("offset.commit_failed", queue=str(self._message_queue), offset=offset, error=str(error))
 
-    def start_again(self, offset: int, because: str) -> None:
-        super().start_again(offset, because)
+    def restart_at(self, offset: int, because: str) -> None:
+        super().restart_at(offset, because)
         self._corrupt.held.clear()  # the cache of these messages is dropped
-        self._validation.forget()
+        self._validation.forget_responses()
 
     def apply_options(self) -> int:
         """Apply the group's changed options at once instead of at the next pull.
@@ -121,27 +121,27 @@ class PullLoop(PulledQueue):
         offset, self.request.reset_to = self.request.reset_to, None
         assert offset is not None
         try:
-            await self._moves.reset(offset)
+            await self._moves.apply_reset(offset)
         except RmqdError as error:
             await self._failed(error)
 
     def _configure(self) -> bool:
         """Apply the group's current options if they changed. Return whether the filter changed."""
         context, topic = self._context, self._message_queue.topic
-        self._revision = context.revision
+        self._revision = context.options_revision
         options, subscription = context.options, context.subscriptions[topic]
         self._interval = options.pull_interval_seconds
         self._validation.takes_all = subscription.takes_all
-        self._acceptor.choose_by(subscription.tags_set)
+        self._acceptor.select_tags(subscription.tags_set)
         self._batch_size = context.rate_limit.batch_limit(options.pull_batch_size)
         is_other = self.request.filter_by(subscription)
         if is_other:
-            self.process_queue.note_passed_over(int(context.clock.wall() * 1000))
+            self.process_queue.note_skipped_by_broker(int(context.clock.wall() * 1000))
         return is_other
 
     def _is_at_end(self) -> bool:
         """Return whether the queue has an end for this group and is pulled up to it."""
-        end = self._context.ends.get(self._message_queue)
+        end = self._context.end_offsets.get(self._message_queue)
         return end is not None and self.process_queue.next_offset >= end
 
     async def _pull(self) -> RemotingCommand:
@@ -152,10 +152,11 @@ class PullLoop(PulledQueue):
         if has_news and self.asked_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         replica = self.request.address, self.request.at_master
-        reply = await self.request.ask(offset, most, SUSPEND_MS, carry)
+        reply = await self.request.ask(offset, most, BROKER_HOLD_MS, carry)
         self.answered_at = self._context.clock.monotonic()
         if (self.request.address, self.request.at_master) != replica:
-            self._context.idle.pop(self._message_queue, None)  # the snapshot of an idle queue has the former replica
+            # the snapshot of an idle queue has the previous replica
+            self._context.idle_queues.pop(self._message_queue, None)
         return reply
 
     async def _carry(self, on: RemotingConnection) -> CarriedCommit | None:
@@ -178,16 +179,16 @@ class PullLoop(PulledQueue):
         next_offset, passes_over = header.next_begin_offset, True
         held: Sequence[Message] = ()
         block.is_closed = block.is_closed or len(block.data) > self._context.options.max_body_size_bytes
-        if block.is_closed or not self._validation.is_plain(block, asked, header):
+        if block.is_closed or not self._validation.is_fully_trusted(block, asked, header):
             passes_over = self._corrupt.policy != "stop"
-            trusted = self._validation.found(block, asked, header, passes_over=passes_over)
+            trusted = self._validation.validate_found(block, asked, header, passes_over=passes_over)
             if block.is_closed:
-                if not await open_pulled(block, self._context, process_queue):
+                if not await open_pulled_messages(block, self._context, process_queue):
                     return
-                trusted = self._validation.opened(block, asked, trusted, passes_over=passes_over)
-            next_offset, held = trusted.next_offset, self._corrupt.hold(trusted.bad) if passes_over else ()
+                trusted = self._validation.validate_opened(block, asked, trusted, passes_over=passes_over)
+            next_offset, held = trusted.next_offset, self._corrupt.hold_records(trusted.bad) if passes_over else ()
         process_queue.stats.count_pull(self.answered_at - self.asked_at)
-        self._acceptor.take(block, process_queue, next_offset, held)
+        self._acceptor.accept(block, process_queue, next_offset, held)
         if next_offset > asked:
             self.stuck = None
             if self._failed_since_success:
@@ -207,37 +208,37 @@ class PullLoop(PulledQueue):
 
     def _reset_failures(self) -> None:
         """Reset failures and pending checks, because the broker has the queue and our offset in it."""
-        self._backoff.answered()
-        self._moves.confirm_offset()
+        self._backoff.on_success()
+        self._moves.forget_suspect_offers()
         self._failed_since_success = self._validation.made_progress(self.process_queue.next_offset)
 
     async def _not_found(self, reply: RemotingCommand) -> None:
-        if reply.code in NOTHING:
+        if reply.code in NOTHING_FOUND_CODES:
             header, before = PullMessageResponseHeader.from_ext_fields(reply.ext_fields), self.request.broker_id
             self.request.broker_id, self.max_offset = header.suggest_which_broker_id, header.max_offset
             asked = self.process_queue.next_offset
-            if header.next_begin_offset < asked and is_logical(self._message_queue.broker_name):
-                await self.offset_moved(reply)  # the code for logical queues, instead of OFFSET_MOVED
+            if header.next_begin_offset < asked and is_logical_broker(self._message_queue.broker_name):
+                await self.on_offset_moved(reply)  # the code for logical queues, instead of OFFSET_MOVED
                 return
-            self.process_queue.continue_at(self._validation.nothing(asked, header))
+            self.process_queue.continue_at(self._validation.validate_empty(asked, header))
             self.stuck = None
-            if self.is_behind or self.process_queue.next_offset != asked or self.request.broker_id != before:
-                self._context.idle.pop(self._message_queue, None)
+            if self.has_backlog or self.process_queue.next_offset != asked or self.request.broker_id != before:
+                self._context.idle_queues.pop(self._message_queue, None)
             if header.next_begin_offset <= asked and self.answered_at - self.asked_at < MIN_HELD_SECONDS:
                 self._failed_since_success = True
                 await self._context.clock.sleep(self._backoff.pause_after_empty())
                 return
             if self._failed_since_success:
                 self._reset_failures()
-        elif reply.code == MOVED:
-            await self.offset_moved(reply)
+        elif reply.code == OFFSET_MOVED_CODE:
+            await self.on_offset_moved(reply)
         else:
             raise BrokerError.of(reply.code, reply.remark, self._message_queue.broker_name)
 
-    async def offset_moved(self, reply: RemotingCommand) -> None:
+    async def on_offset_moved(self, reply: RemotingCommand) -> None:
         self._failed_since_success = True
-        self._context.idle.pop(self._message_queue, None)
-        await self._moves.answered(reply)
+        self._context.idle_queues.pop(self._message_queue, None)
+        await self._moves.handle_offered_offset(reply)
 
     async def _failed(self, error: RmqdError) -> None:
         if isinstance(error, PullRepeatedError | ConnectionRenewedError):
@@ -256,11 +257,11 @@ class PullLoop(PulledQueue):
         if self._bring_up_to_date(error):
             self.request.broker_id = 0
         if not (isinstance(error, RemotingError) and self.request.has_other_address()):
-            await self._context.clock.sleep(self._backoff.after(error, at_master=self.request.at_master))
+            await self._context.clock.sleep(self._backoff.pause_after_error(error, at_master=self.request.at_master))
 
     def _contradicted(self, error: ProtocolError, before: RmqdError | None) -> None:
         """Mark the queue as stuck after several equal contradictory responses."""
         self._alike = self._alike + 1 if before is not None and str(before) == str(error) else 1
         if self._alike >= MAX_EQUAL_CONTRADICTIONS:
             step = "no message is skipped; see the broker's log for the cause"
-            self.stuck = self._context.found("pull_failed", str(error), step=step)
+            self.stuck = self._context.make_problem("pull_failed", str(error), step=step)

@@ -11,16 +11,16 @@ from typing import Final, NamedTuple, TypeVar
 import structlog
 
 from rmqd.client.instance import ClientInstance
-from rmqd.client.remoting.connection import OPAQUE, RemotingConnection
+from rmqd.client.remoting.connection import OPAQUE_NUMBERS, RemotingConnection
 from rmqd.client.remoting.pending import ResponseFuture
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import BrokerAwayError, ProtocolError, RmqdError
 from rmqd.errors.broker_errors import FlowControlError, GoAwayError, SystemBusyError
-from rmqd.runtime.clock import backoff_of, jittered
+from rmqd.runtime.clock import backoff_seconds, with_jitter
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData
-from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.bodies.route_data import is_logical_broker
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader, PullRequestTemplate
 from rmqd.wire.message_queue import MessageQueue
@@ -30,17 +30,17 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-EXCEPTION_DELAY_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
-BROKER_FLOW_CONTROL_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
-UNHELD_DELAY_SECONDS: Final = 0.1
-MAX_UNHELD_SECONDS: Final = 1.0
-MAX_FLOW_CONTROL_SECONDS: Final = 1.0
-MAX_BUSY_SECONDS: Final = 8.0
+FAILED_PULL_PAUSE_SECONDS: Final = 1.0  # Java: pullTimeDelayMillsWhenException
+FLOW_CONTROL_PAUSE_SECONDS: Final = 0.02  # Java: PULL_TIME_DELAY_MILLS_WHEN_BROKER_FLOW_CONTROL
+EMPTY_RESPONSE_PAUSE_SECONDS: Final = 0.1
+MAX_EMPTY_RESPONSE_PAUSE_SECONDS: Final = 1.0
+MAX_FLOW_CONTROL_PAUSE_SECONDS: Final = 1.0
+MAX_BUSY_PAUSE_SECONDS: Final = 8.0
 
 
-def after_error() -> float:
+def error_pause_seconds() -> float:
     """Return the pause after an unspecified failure, in seconds."""
-    return jittered(EXCEPTION_DELAY_SECONDS)
+    return with_jitter(FAILED_PULL_PAUSE_SECONDS)
 
 
 async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask: Callable[[], Awaitable[T]]) -> T:
@@ -52,7 +52,7 @@ async def repeat_until_answered(context: GroupContext, queue: MessageQueue, ask:
             if not error.is_reported:
                 _note_failure(context, queue, error)
             context.client.routes.refresh_soon([queue.topic])
-            await context.clock.sleep(after_error())
+            await context.clock.sleep(error_pause_seconds())
 
 
 def _note_failure(context: GroupContext, queue: MessageQueue, error: RmqdError) -> None:
@@ -60,7 +60,7 @@ def _note_failure(context: GroupContext, queue: MessageQueue, error: RmqdError) 
     broker = context.client.routes.endpoint(queue)
     failures = context.start_failures.setdefault(broker, {})
     if not failures:
-        context.clock.call_later(EXCEPTION_DELAY_SECONDS, _log_failures, context, broker)
+        context.clock.call_later(FAILED_PULL_PAUSE_SECONDS, _log_failures, context, broker)
     failures[queue] = error
 
 
@@ -78,7 +78,7 @@ class PullBackoff:
         self._went_away = False  # whether the last response said that the broker is shutting down
         self._unheld = 0
 
-    def answered(self) -> None:
+    def on_success(self) -> None:
         """Called when the broker returned messages, or held the pull until there were some."""
         self._refusals = self._unheld = 0
         self._went_away = False
@@ -86,9 +86,9 @@ class PullBackoff:
     def pause_after_empty(self) -> float:
         """Return the pause after an immediate empty response, as from a broker that shuts down or a slave that lags."""
         self._unheld += 1
-        return backoff_of(UNHELD_DELAY_SECONDS, self._unheld, MAX_UNHELD_SECONDS)
+        return backoff_seconds(EMPTY_RESPONSE_PAUSE_SECONDS, self._unheld, MAX_EMPTY_RESPONSE_PAUSE_SECONDS)
 
-    def after(self, error: RmqdError, *, at_master: bool) -> float:
+    def pause_after_error(self, error: RmqdError, *, at_master: bool) -> float:
         """Return the pause after a failure in seconds. Random, so that the queues of a broker do not all pull at once.
 
         A slave that must not be read (slaveReadEnable: false) responds "busy". That does not lengthen the pause,
@@ -96,23 +96,23 @@ class PullBackoff:
         """
         if isinstance(error, GoAwayError):
             is_first, self._went_away = not self._went_away, True
-            return 0.0 if is_first else after_error()
+            return 0.0 if is_first else error_pause_seconds()
         if isinstance(error, FlowControlError):
             self._refusals += 1
-            return backoff_of(BROKER_FLOW_CONTROL_SECONDS, self._refusals, MAX_FLOW_CONTROL_SECONDS)
+            return backoff_seconds(FLOW_CONTROL_PAUSE_SECONDS, self._refusals, MAX_FLOW_CONTROL_PAUSE_SECONDS)
         if isinstance(error, SystemBusyError) and at_master:
             self._refusals += 1
-            return jittered(backoff_of(EXCEPTION_DELAY_SECONDS, self._refusals, MAX_BUSY_SECONDS))
-        return after_error()
+            return with_jitter(backoff_seconds(FAILED_PULL_PAUSE_SECONDS, self._refusals, MAX_BUSY_PAUSE_SECONDS))
+        return error_pause_seconds()
 
 
 PULL_TIMEOUT_SECONDS: Final = 30.0  # Java: the broker's scan may answer 5 s late
-OPERATOR_RESET: Final = "OFFSET_RESET"
+OPERATOR_RESET_REMARK: Final = "OFFSET_RESET"
 Carry = Callable[[RemotingConnection], Awaitable[CarriedCommit | None]]
 
 _PULL: Final = int(RequestCode.PULL_MESSAGE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
-MOVED: Final = int(ResponseCode.PULL_OFFSET_MOVED)
+OFFSET_MOVED_CODE: Final = int(ResponseCode.PULL_OFFSET_MOVED)
 _NOT_FOUND: Final = int(ResponseCode.PULL_NOT_FOUND)
 
 
@@ -209,7 +209,7 @@ class PullRequest:
                 raise PullRepeatedError("an operator has reset the queue")
         if self._credentials is not client.remoting.security.credentials:
             self._write_template()
-        opaque, commit_offset, flags = next(OPAQUE), 0, self._flags
+        opaque, commit_offset, flags = next(OPAQUE_NUMBERS), 0, self._flags
         if suspend_ms:
             flags |= PullSysFlag.SUSPEND
         if commit is not None:
@@ -267,14 +267,14 @@ class PullRequest:
         another offset for only two reasons: the requested offset is outside the queue's reported range, or there was a
         reset.
         """
-        is_unnamed = is_logical(self._queue.broker_name) and reply.code in (MOVED, _NOT_FOUND)
-        if not is_unnamed and not (reply.code == MOVED and reply.remark == OPERATOR_RESET):
+        is_unnamed = is_logical_broker(self._queue.broker_name) and reply.code in (OFFSET_MOVED_CODE, _NOT_FOUND)
+        if not is_unnamed and not (reply.code == OFFSET_MOVED_CODE and reply.remark == OPERATOR_RESET_REMARK):
             return None
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         if not is_unnamed:
             return header.next_begin_offset
         is_legal = header.min_offset <= asked <= header.max_offset
-        is_elsewhere = reply.code == MOVED or header.next_begin_offset < asked
+        is_elsewhere = reply.code == OFFSET_MOVED_CODE or header.next_begin_offset < asked
         return header.next_begin_offset if is_legal and is_elsewhere else None
 
     def _came_late(self, asked: int, reply: RemotingCommand) -> None:

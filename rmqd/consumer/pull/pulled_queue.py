@@ -15,11 +15,11 @@ import structlog
 
 from rmqd.codes import ResponseCode
 from rmqd.consumer.assigned.request_loop import RequestLoop
-from rmqd.consumer.cache.flow_control import Reason, exceeded, note_held_back
+from rmqd.consumer.cache.flow_control import Reason, count_flow_control, exceeded_threshold
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.pull.pull_request import EXCEPTION_DELAY_SECONDS, MOVED, PullRequest
+from rmqd.consumer.pull.pull_request import FAILED_PULL_PAUSE_SECONDS, OFFSET_MOVED_CODE, PullRequest
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import wait_within
@@ -29,11 +29,11 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-RECHECK_SECONDS: Final = 1.0
-PROBE_SECONDS: Final = 10.0  # maximum delay of an operator's reset at a waiting queue
+RECHECK_INTERVAL_SECONDS: Final = 1.0
+PROBE_INTERVAL_SECONDS: Final = 10.0  # maximum delay of an operator's reset at a waiting queue
 
-FOUND: Final = int(ResponseCode.SUCCESS)
-NOTHING: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
+FOUND_CODE: Final = int(ResponseCode.SUCCESS)
+NOTHING_FOUND_CODES: Final = frozenset((int(ResponseCode.PULL_NOT_FOUND), int(ResponseCode.PULL_RETRY_IMMEDIATELY)))
 
 
 class PulledQueue(RequestLoop):
@@ -56,14 +56,14 @@ class PulledQueue(RequestLoop):
         return (self.process_queue,)
 
     @property
-    def is_behind(self) -> bool:
+    def has_backlog(self) -> bool:
         return self.max_offset is not None and self.max_offset > self.process_queue.next_offset
 
     @abstractmethod
-    async def offset_moved(self, reply: RemotingCommand) -> None:
+    async def on_offset_moved(self, reply: RemotingCommand) -> None:
         """Handle the response PULL_OFFSET_MOVED: the broker refuses the offset and offers another. Raises RmqdError."""
 
-    def start_again(self, offset: int, because: str) -> None:
+    def restart_at(self, offset: int, because: str) -> None:
         """Drop the cache and pull from `offset` on.
 
         Results of messages in flight are ignored, and these messages count as duplicates with the cause `because`.
@@ -77,7 +77,7 @@ class PulledQueue(RequestLoop):
         self.apply_pauses()
 
     def _cache(self, offset: int, stats: TopicStats) -> ProcessQueue:
-        return self._context.cache(self._message_queue, offset, stats, self._context.options.namespace)
+        return self._context.create_cache(self._message_queue, offset, stats, self._context.options.namespace)
 
     async def probe(self, offset: int | None = None) -> None:
         """Pull one message without waiting, and discard it: such a response reports an operator's reset.
@@ -90,27 +90,27 @@ class PulledQueue(RequestLoop):
             reply = await self.request.ask(asked, 1)
             if (reset_to := self.request.reported_reset(asked, reply)) is not None:
                 self.request.reset_to = reset_to
-            elif reply.code == FOUND or reply.code in NOTHING:
+            elif reply.code == FOUND_CODE or reply.code in NOTHING_FOUND_CODES:
                 self.max_offset = PullMessageResponseHeader.from_ext_fields(reply.ext_fields).max_offset
-            elif reply.code == MOVED and offset is None:
-                await self.offset_moved(reply)
+            elif reply.code == OFFSET_MOVED_CODE and offset is None:
+                await self.on_offset_moved(reply)
         except RmqdError as error:
             log.debug("probe.failed", queue=str(self._message_queue), error=str(error))
 
     async def pause(self) -> None:
         """Wait before the next pull for as long as after an error."""
-        await self._context.clock.sleep(EXCEPTION_DELAY_SECONDS)
+        await self._context.clock.sleep(FAILED_PULL_PAUSE_SECONDS)
 
     async def wait_for_operator(self) -> None:
         """Wait before the next check whether an operator reset the queue."""
         self.checked_at = self._context.clock.monotonic()
-        await self._context.clock.sleep(PROBE_SECONDS)
+        await self._context.clock.sleep(PROBE_INTERVAL_SECONDS)
 
     async def wait_at(self, offset: int) -> None:
         """Wait as after an error, and check for a reset by an operator meanwhile."""
         self.checked_at = self._context.clock.monotonic()
         await self.pause()
-        if self._context.clock.monotonic() - self._probed_at >= PROBE_SECONDS:
+        if self._context.clock.monotonic() - self._probed_at >= PROBE_INTERVAL_SECONDS:
             await self.probe(offset)
 
     async def _wait_for_rate(self) -> None:
@@ -124,12 +124,12 @@ class PulledQueue(RequestLoop):
     def _hold_back(self) -> Reason | None:
         if self._context.paused or self.process_queue.is_paused:
             return "paused"
-        return exceeded(self.process_queue, self._context.thresholds)
+        return exceeded_threshold(self.process_queue, self._context.thresholds)
 
     async def _wait_for_relief(self, reason: Reason) -> None:
         """Wait while this reason applies; it is counted once."""
         process_queue = self.process_queue
-        note_held_back(process_queue, reason, self._context.thresholds)
+        count_flow_control(process_queue, reason, self._context.thresholds)
 
         def applies() -> bool:
             is_held = self._hold_back() == reason
@@ -149,11 +149,11 @@ class PulledQueue(RequestLoop):
         try:
             while self.process_queue is process_queue and self.request.reset_to is None and is_held():
                 self.checked_at = clock.monotonic()
-                if self.checked_at - self._probed_at >= PROBE_SECONDS:
+                if self.checked_at - self._probed_at >= PROBE_INTERVAL_SECONDS:
                     await self.probe()
                     continue
-                relief = self._context.resumed.wait() if self._context.paused else process_queue.wait_for_room()
-                await wait_within(clock, RECHECK_SECONDS, relief)
+                relief = self._context.not_paused.wait() if self._context.paused else process_queue.wait_for_room()
+                await wait_within(clock, RECHECK_INTERVAL_SECONDS, relief)
                 since = self._count_hold(process_queue, reason, since)
         finally:
             self._count_hold(process_queue, reason, since)
@@ -162,5 +162,5 @@ class PulledQueue(RequestLoop):
     def _count_hold(self, process_queue: ProcessQueue, reason: Reason | None, since: float) -> float:
         now = self._context.clock.monotonic()
         if reason is not None:
-            process_queue.stats.held_for(reason, now - since, process_queue.oldest())
+            process_queue.stats.add_held_seconds(reason, now - since, process_queue.oldest())
         return now

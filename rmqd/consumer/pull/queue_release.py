@@ -33,8 +33,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-LAST_COMMIT_SECONDS: Final = 3.0  # minimum time to retry the last commits at a stop, unless an error is permanent
-AGAIN_SECONDS: Final = 0.2
+MIN_LAST_COMMIT_SECONDS: Final = 3.0  # minimum time to retry the last commits at a stop, unless an error is permanent
+COMMIT_RETRY_SECONDS: Final = 0.2
 
 
 class QueueRelease:
@@ -83,7 +83,7 @@ class QueueRelease:
         process_queue, signal = loop.process_queue, self._signal
         if not process_queue.is_releasing:
             process_queue.start_release()
-        signal.is_last, signal.until = True, self._context.clock.monotonic() + LAST_COMMIT_SECONDS
+        signal.is_last, signal.until = True, self._context.clock.monotonic() + MIN_LAST_COMMIT_SECONDS
         # The broker reported the operator's reset once, to this member, so no other member would apply it.
         move = loop.request.reset_to if moved_to() is None else moved_to()
         is_committed = move is None and await self._commit(process_queue.commit_offset())
@@ -94,23 +94,23 @@ class QueueRelease:
     def _prolong(self) -> None:
         """Set the deadline of the last commit.
 
-        At a hand-over: as long as this member certainly holds the lock. At a stop: at least LAST_COMMIT_SECONDS from
-        now; after a forced stop exactly that.
+        At a hand-over: as long as this member certainly holds the lock. At a stop: at least MIN_LAST_COMMIT_SECONDS
+        from now; after a forced stop exactly that.
         """
         signal, now = self._signal, self._context.clock.monotonic()
         if not signal.is_last:
             signal.until = max(signal.until, now + self._context.ownership.start_grace_period(self._queue))
         elif signal.forced.is_set():
-            signal.until = now + LAST_COMMIT_SECONDS
+            signal.until = now + MIN_LAST_COMMIT_SECONDS
         else:
-            signal.until = max(signal.until, now + LAST_COMMIT_SECONDS)
+            signal.until = max(signal.until, now + MIN_LAST_COMMIT_SECONDS)
 
     def _count_repeated(self, process_queue: ProcessQueue, *, is_committed: bool) -> None:
         """Count the messages finished here above the stored offset, which the next owner handles again."""
         offset = process_queue.commit_offset()
         stored = offset if is_committed else self._context.store.committed.get(self._queue, offset)
-        if repeated := process_queue.finished_above() + max(0, offset - stored):
-            process_queue.stats.may_repeat(self._signal.cause, repeated)
+        if repeated := process_queue.finished_above_commit_offset() + max(0, offset - stored):
+            process_queue.stats.count_possible_duplicates(self._signal.cause, repeated)
 
     def _may_commit(self) -> bool:
         """Return whether a commit may be sent. Without the lock or after the deadline, it could harm the next owner."""
@@ -158,7 +158,7 @@ class QueueRelease:
                         failure = error
                         if not is_news or not _may_pass(error):
                             break
-                        await self._context.clock.sleep(AGAIN_SECONDS)
+                        await self._context.clock.sleep(COMMIT_RETRY_SECONDS)
         except TimeoutError:
             failure = failure or RmqdError("its broker did not respond in time")
         if failure is not None:
@@ -182,7 +182,7 @@ class QueueRelease:
                 failure = error
                 if not _may_pass(error):
                     break
-                await self._context.clock.sleep(AGAIN_SECONDS)
+                await self._context.clock.sleep(COMMIT_RETRY_SECONDS)
         if failure is not None and offset is not None:
             self._failed(offset, failure)
 

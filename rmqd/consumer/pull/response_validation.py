@@ -1,9 +1,9 @@
 """Validates the responses to a queue's pulls: which messages exist, and the next offset.
 
 A commit passes messages that a response omits, and they are then lost. So a bit flipped in transit must not hide
-messages. A response is trusted up to the first point where it contradicts itself or the pull (`ReplyWalk`). From that
-point the queue is pulled again, at the broker's master, because damage in transit does not repeat. If two consecutive
-responses agree, they are trusted:
+messages. A response is trusted up to the first point where it contradicts itself or the pull (`ResponseWalk`). From
+that point the queue is pulled again, at the broker's master, because damage in transit does not repeat. If two
+consecutive responses agree, they are trusted:
 
 - *A record is bad*: it has the same bytes at the same offset. Undecodable records may be most of a response, and large
   once decompressed. The first response reports all of them, so that the second one confirms all of them.
@@ -37,7 +37,7 @@ from rmqd.errors import ProtocolError
 from rmqd.wire.headers.pull_headers import PullMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message, MessageBlock
-from rmqd.wire.messages.pull_walk import BadRecord, Contradiction, Gap, ReplyWalk, bad_record, is_plain
+from rmqd.wire.messages.pull_walk import BadRecord, Contradiction, Gap, ResponseWalk, bad_record, is_plain
 
 log = structlog.get_logger(__name__)
 
@@ -72,15 +72,15 @@ class ResponseValidation:
         returns only the bad record.
         """
         bad = self._bad.get(offset)
-        return 1 if bad is not None and bad.takes_rest else batch_size
+        return 1 if bad is not None and bad.hides_rest else batch_size
 
-    def forget(self) -> None:
+    def forget_responses(self) -> None:
         """Forget earlier responses, because the queue is pulled at another offset from now on."""
         self._gaps = {}
         self._bad = {}
         self._fruitless = 0
 
-    def is_plain(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
+    def is_fully_trusted(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader) -> bool:
         """Return whether the whole response is trusted, as almost always."""
         if not is_plain(block, asked, header):
             return False
@@ -88,23 +88,25 @@ class ResponseValidation:
             self._refute(asked)
         return True
 
-    def found(
+    def validate_found(
         self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, passes_over: bool
     ) -> TrustedPart:
         """Validate a response with messages; the block keeps the trusted ones. Raises ProtocolError.
 
         A confirmed bad record ends the trusted part, unless the policy `passes_over` such records.
         """
-        if self.is_plain(block, asked, header):  # possible for a block that is not opened yet
+        if self.is_fully_trusted(block, asked, header):  # possible for a block that is not opened yet
             return TrustedPart(header.next_begin_offset)
         if header.next_begin_offset <= asked:
             raise ProtocolError(f"a pull at {asked} found messages, but its next offset is {header.next_begin_offset}")
-        walk = ReplyWalk(block, asked, header, takes_all=self.takes_all)
+        walk = ResponseWalk(block, asked, header, takes_all=self.takes_all)
         trusted = self._walk(walk, header, passes_over=passes_over)
         block.messages, block.corrupt, block.unfinished = walk.messages, [], len(walk.messages)
         return trusted
 
-    def opened(self, block: MessageBlock, asked: int, trusted: TrustedPart, *, passes_over: bool) -> TrustedPart:
+    def validate_opened(
+        self, block: MessageBlock, asked: int, trusted: TrustedPart, *, passes_over: bool
+    ) -> TrustedPart:
         """Validate the trusted messages again after decompression: if that fails, the message's flags may be wrong."""
         if block.cut_at is not None and block.cut_at < trusted.next_offset:
             trusted = TrustedPart(block.cut_at, [record for record in trusted.bad if record.at < block.cut_at])
@@ -139,7 +141,7 @@ class ResponseValidation:
                 f"the response to a pull at {contradiction.at} is contradictory: {contradiction.reason}"
             )
 
-    def nothing(self, asked: int, header: PullMessageResponseHeader) -> int:
+    def validate_empty(self, asked: int, header: PullMessageResponseHeader) -> int:
         """Validate a response without messages. Return the offset of the next pull. Raises ProtocolError."""
         to = header.next_begin_offset
         if to <= asked:
@@ -152,7 +154,7 @@ class ResponseValidation:
         known, self._gaps = self._gaps.get(asked, asked), {asked: to}
         return min(known, to)
 
-    def _walk(self, walk: ReplyWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> TrustedPart:
+    def _walk(self, walk: ResponseWalk, header: PullMessageResponseHeader, *, passes_over: bool) -> TrustedPart:
         asked, bad = walk.offset, list[BadRecord]()
         while (contradiction := walk.advance()) is not None:
             if isinstance(contradiction, Gap):
@@ -223,7 +225,7 @@ class CorruptMessages:
         """The present policy for corrupt messages."""
         return self._context.options.on_corrupt_message
 
-    def hold(self, records: Sequence[BadRecord]) -> list[Message]:
+    def hold_records(self, records: Sequence[BadRecord]) -> list[Message]:
         """Hold the corrupt records of a response. Return the messages that the cache must hold in their place."""
         self._report(records)
         if self.policy == "skip" or not records:
@@ -236,7 +238,7 @@ class CorruptMessages:
         self.held.extend(records)
         return held
 
-    async def settle(self) -> None:
+    async def settle_held(self) -> None:
         """Apply the policy to the held messages until none is left or the queue was reset."""
         process_queue = self._loop.process_queue
         while self.held and self._loop.process_queue is process_queue and self._loop.request.reset_to is None:
@@ -257,7 +259,7 @@ class CorruptMessages:
         self._report([record])
         evidence = f"message at offset {record.offset} is corrupt: {record.reason}"
         topic = record.message.topic
-        self._loop.stuck = self._context.found("corrupt_message", evidence, topic=topic)
+        self._loop.stuck = self._context.make_problem("corrupt_message", evidence, topic=topic)
         await self._loop.wait_for_operator()
 
     async def _dead_letter(self, record: BadRecord) -> bool:
@@ -265,7 +267,7 @@ class CorruptMessages:
         if await dead_letter_corrupt(self._context.retry_policy, process_queue, record.message, record.reason):
             return True
         evidence = f"the corrupt message at offset {record.offset} cannot be dead-lettered"
-        self._loop.stuck = self._context.found("retry_refused", evidence)
+        self._loop.stuck = self._context.make_problem("retry_refused", evidence)
         return False
 
     def _report(self, records: Sequence[BadRecord]) -> None:

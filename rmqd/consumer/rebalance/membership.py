@@ -31,8 +31,8 @@ are kept for ten minutes, with their caches and their known offsets.
 A broker removes a member from its list when the member's connection ends, and lists it again after the heartbeat on its
 next connection. So a single list without a member proves little: often the broker or its network has lost all
 connections at once, and all members return within seconds. A list proves that a member has left only if our own
-connection to that broker has existed for as long as every member needs for its heartbeat (`RETURN_SECONDS`), and the
-list was requested after that.
+connection to that broker has existed for as long as every member needs for its heartbeat (`MEMBER_RETURN_SECONDS`), and
+the list was requested after that.
 
 Between two lists a member may return and leave again. Its broker sends a notification of each change, so a member
 counts as gone only if no notification has arrived for as long as a return may take.
@@ -51,11 +51,11 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.group_requests import HEARTBEAT_TIMEOUT_SECONDS, get_consumer_list
-from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.health.group_problems import unknown_problem
+from rmqd.consumer.health.group_problems import unknown_group_problem
 from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, wait_within
 from rmqd.wire.message_queue import MessageQueue
@@ -64,26 +64,26 @@ POLL_SECONDS: Final = 2.0
 
 
 class ChangeNotifications:
-    """Records whether brokers notify this member of changes. Sets the context's `notice_seconds`."""
+    """Records whether brokers notify this member of changes. Sets the context's `max_notice_delay_seconds`."""
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
         self._is_clustering = context.options.message_model == "clustering"
         self._is_new = False  # whether a notification arrived since the last member list
         self._members: frozenset[str] = frozenset()
-        context.notice_seconds = POLL_SECONDS
+        context.max_notice_delay_seconds = POLL_SECONDS
 
-    def received(self) -> None:
+    def on_notification(self) -> None:
         """Called when a broker notified this member of a change."""
         self._is_new = True
-        self._context.notice_seconds = 0.0
+        self._context.max_notice_delay_seconds = 0.0
 
     def on_member_list(self, members: Collection[str]) -> bool:
         """Called with a broker's member list. Return whether it changed, with or without a notification."""
         before, self._members = self._members, frozenset(members)
         is_other = bool(before) and before != self._members
         if is_other and not self._is_new:
-            self._context.notice_seconds = POLL_SECONDS
+            self._context.max_notice_delay_seconds = POLL_SECONDS
         self._is_new = False
         return is_other
 
@@ -95,7 +95,7 @@ class ChangeNotifications:
         clock = self._context.clock
         until = clock.monotonic() + seconds
         while True:
-            must_poll = self._is_clustering and self._context.notice_seconds > 0
+            must_poll = self._is_clustering and self._context.max_notice_delay_seconds > 0
             left = until - clock.monotonic()
             if await wait_within(clock, min(left, POLL_SECONDS) if must_poll else left, changed.wait()):
                 return
@@ -115,7 +115,7 @@ class MemberList:
         self._context = context
         self._believed: dict[str, RemotingConnection | None] = {}  # address -> connection of its last list
 
-    async def of(self, topic: str) -> list[str] | None:
+    async def client_ids_for(self, topic: str) -> list[str] | None:
         """Return the client ids from one of the topic's brokers; None while no broker's list is trusted."""
         client, group = self._context.client, self._context.options.group
         brokers = client.routes.broker_names(topic)
@@ -130,8 +130,11 @@ class MemberList:
                 if not error.is_reported:
                     log.warning("rebalance.members_unknown", topic=topic, address=address, error=str(error))
                 continue
-            where, plain_group = f"{names[address]} ({address})", self._context.options.plain_group
-            problem = None if members else unknown_problem(where, plain_group)
+            where, group_without_namespace = (
+                f"{names[address]} ({address})",
+                self._context.options.group_without_namespace,
+            )
+            problem = None if members else unknown_group_problem(where, group_without_namespace)
             self._context.problems.set(("unknown", names[address]), problem)
             if problem is not None:
                 continue
@@ -153,7 +156,7 @@ class MemberList:
 
 
 MISSING_BROKER_SECONDS: Final = 3.0  # within this time the routes of all topics are requested at least once
-KEEP_SECONDS: Final = 600.0  # a broker counts as removed after this time, in which its machine can be replaced
+KEEP_QUEUES_SECONDS: Final = 600.0  # a broker counts as removed after this time, in which its machine can be replaced
 
 
 class MissingBrokerQueues:
@@ -168,7 +171,7 @@ class MissingBrokerQueues:
         # (topic, name of a reachable broker) -> when the broker was first missing
         self._missed: dict[tuple[str, str], float] = {}
 
-    def kept(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
+    def kept_queues(self, topic: str, held: Collection[MessageQueue]) -> frozenset[MessageQueue]:
         """Return the held queues of a topic that must be kept although the topic's route does not contain them."""
         present = frozenset(self._client.routes.broker_names(topic))
         endpoints = {queue: self._client.routes.endpoint(queue) for queue in held}
@@ -192,14 +195,14 @@ class MissingBrokerQueues:
             # in no route has not registered yet with a name server that has just restarted.
             return is_unsure or name not in routes.brokers()
         if name not in self._since:
-            log.warning("broker.away", broker=name, kept_seconds=KEEP_SECONDS)
+            log.warning("broker.away", broker=name, kept_seconds=KEEP_QUEUES_SECONDS)
             self._since[name] = now
-        return now - self._since[name] < KEEP_SECONDS
+        return now - self._since[name] < KEEP_QUEUES_SECONDS
 
 
-REMEMBER_MISSING_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
+REMEMBER_MISSING_MEMBER_SECONDS: Final = 70.0  # longer than the broker keeps a lock without renewal
 MISSING_MEMBER_SECONDS: Final = 1.0  # a member that lost only its connection soon returns with its next heartbeat
-RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # within it all members return after all connections were lost
+MEMBER_RETURN_SECONDS: Final = HEARTBEAT_TIMEOUT_SECONDS  # within it all members return after all connections were lost
 LIST_TIMEOUT_SECONDS: Final = 1.0  # a short timeout, because an acquisition waits; the request is repeated
 
 
@@ -214,7 +217,7 @@ class MissingMembers:
         self.gone: dict[str, float] = {}
         """Members that were in a broker's list and are in none any more, with the time when they were first missing."""
         self._changed_at = float("-inf")
-        self.query_members = Coalesced(self._query_members)
+        self.query_members = SharedCalls(self._query_members)
         """Request one broker's list now. Returns whether the list proves who has left."""
 
     def on_members_changed(self) -> None:
@@ -257,7 +260,7 @@ class MissingMembers:
             return False
         self._note(address, client_ids)
         on = client.remoting.connected(address)
-        has_stood = on is not None and self._clock.monotonic() - on.made_at >= RETURN_SECONDS
+        has_stood = on is not None and self._clock.monotonic() - on.made_at >= MEMBER_RETURN_SECONDS
         return has_stood and client.client_id in client_ids
 
     def _note(self, address: str, client_ids: Collection[str]) -> list[str]:
@@ -271,7 +274,9 @@ class MissingMembers:
         present = self._present()
         for client_id in before - present:
             self.gone[client_id] = now
-        self.gone = {c: at for c, at in self.gone.items() if c not in present and now - at < REMEMBER_MISSING_SECONDS}
+        self.gone = {
+            c: at for c, at in self.gone.items() if c not in present and now - at < REMEMBER_MISSING_MEMBER_SECONDS
+        }
         return [at for at, ids in self._lists.items() if ids & missing]
 
     def _present(self) -> frozenset[str]:

@@ -24,14 +24,14 @@ from typing import Final
 import structlog
 
 from rmqd.client.api.group_requests import consumer_connection, consumer_running_info
-from rmqd.client.api.remoting_request import Coalesced
-from rmqd.client.client_options import is_spark
+from rmqd.client.api.remoting_request import SharedCalls
+from rmqd.client.client_options import is_spark_client_id
 from rmqd.client.instance import ClientInstance
 from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, MissingMembers
-from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, BrokerLocks
+from rmqd.consumer.rebalance.queue_lock import RENEW_INTERVAL_SECONDS, BrokerLocks
 from rmqd.consumer.services import Ownership
 from rmqd.errors import GroupHeldElsewhereError, RmqdError
-from rmqd.runtime.clock import Clock, tick
+from rmqd.runtime.clock import Clock, wait_for_tick
 from rmqd.wire.command import LANGUAGE
 from rmqd.wire.message_queue import MessageQueue
 
@@ -52,13 +52,13 @@ class EngineConflict:
         self._since: float | None = None
         self.clear = False
 
-    def among(self, client_ids: Collection[str]) -> set[str]:
+    def other_engine_members(self, client_ids: Collection[str]) -> set[str]:
         """Return the other engine's members: for a local member all Spark drivers, for a driver all others."""
-        if is_spark(self._client_id):
+        if is_spark_client_id(self._client_id):
             return set(client_ids) - {self._client_id}
-        return {client_id for client_id in client_ids if is_spark(client_id)}
+        return {client_id for client_id in client_ids if is_spark_client_id(client_id)}
 
-    def seen(self, others: Collection[str]) -> bool:
+    def may_consume(self, others: Collection[str]) -> bool:
         """Called with the present members of the other engine. Return whether this member may consume.
 
         Raises GroupHeldElsewhereError when the waiting time is over and this member must leave.
@@ -72,7 +72,7 @@ class EngineConflict:
         if now - self._since < self._max_wait_seconds(others):
             return self.clear
         other = min(others)
-        engine, host = "spark" if is_spark(other) else "local", other.partition("@")[0]
+        engine, host = "spark" if is_spark_client_id(other) else "local", other.partition("@")[0]
         log.error(
             "group_held_elsewhere", group=self._group, here=self._client_id, engine=engine, client_id=other, host=host
         )
@@ -80,7 +80,7 @@ class EngineConflict:
 
     def _max_wait_seconds(self, others: Collection[str]) -> float:
         own = self._client_id
-        is_junior = is_spark(own) and any(not is_spark(other) or other < own for other in others)
+        is_junior = is_spark_client_id(own) and any(not is_spark_client_id(other) or other < own for other in others)
         if self.clear:
             return JUNIOR_WAIT_SECONDS if is_junior else SENIOR_WAIT_SECONDS
         return 0.0 if is_junior else STARTING_SENIOR_WAIT_SECONDS
@@ -93,7 +93,7 @@ class OtherOwners:
         self._client = client
         self._group = group
         self._clock = clock
-        self._queues = Coalesced(self._ask)
+        self._queues = SharedCalls(self._ask)
         self._asking: set[asyncio.Task[frozenset[MessageQueue]]] = set()
 
     async def has_other_owner(self, queue: MessageQueue, address: str, within_seconds: float) -> bool:
@@ -130,9 +130,9 @@ class OtherOwners:
 
 LOCK_NAME_SUFFIX: Final = "-rmqd-owner"
 LOCK_RETRY_SECONDS: Final = 1.0  # how soon a queue that is owned without its lock gets the lock once the lock is free
-POLL_SECONDS: Final = 0.05
-ASK_SECONDS: Final = 0.25  # interval of requests to a member of another client
-POLLED_AT_ONCE: Final = 100  # queues polled per round; if more wait, each is polled less often
+LOCK_POLL_SECONDS: Final = 0.05
+OTHER_CLIENT_QUERY_SECONDS: Final = 0.25  # interval of requests to a member of another client
+MAX_POLLED_QUEUES: Final = 100  # queues polled per round; if more wait, each is polled less often
 
 
 class QueueOwnership(Ownership):
@@ -184,28 +184,30 @@ class QueueOwnership(Ownership):
                 if len(sure) == len(brokers) and all(results):
                     self._broken[client_id, topic] = at
 
-    async def acquire(self, queue: MessageQueue, on_lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+    async def acquire(
+        self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
+    ) -> bool:
         """Own a queue once its previous owner has released it or is gone, at the latest after `queue_handover_timeout`.
 
-        If brokers do not notify members, the previous owner may notice this member up to `notice_seconds` later, and
-        the wait is longer by that time. The wait is also longer if the topic's queues have changed, because the
-        previous owner may not know them yet. Time while this member cannot reach the queue's broker does not count: the
-        previous owner may reach it, and this member could not start anyway. Returns False after a timeout.
+        If brokers do not notify members, the previous owner may notice this member up to `max_notice_delay_seconds`
+        later, and the wait is longer by that time. The wait is also longer if the topic's queues have changed, because
+        the previous owner may not know them yet. Time while this member cannot reach the queue's broker does not count:
+        the previous owner may reach it, and this member could not start anyway. Returns False after a timeout.
         """
         self._waiting += 1
         try:
-            return await self._wait_for_former(queue, notice_seconds)
+            return await self._wait_for_former(queue, max_notice_delay_seconds)
         finally:
             self._waiting -= 1
 
-    async def _wait_for_former(self, queue: MessageQueue, notice_seconds: float) -> bool:
+    async def _wait_for_former(self, queue: MessageQueue, max_notice_delay_seconds: float) -> bool:
         begun = self._clock.monotonic()
         waited = timed_out = False
         while True:
             is_locked, now = await self._lock(queue), self._clock.monotonic()
             if self._is_out_of_reach(queue):
                 begun = now
-            left = max(begun + notice_seconds, self._seen_by_all_at(queue)) + self._timeout - now
+            left = max(begun + max_notice_delay_seconds, self._seen_by_all_at(queue)) + self._timeout - now
             if is_locked and not await self._is_kept(queue, left):
                 break
             if not is_locked and now - begun >= MISSING_MEMBER_SECONDS and await self._is_left_alone(queue):
@@ -216,8 +218,16 @@ class QueueOwnership(Ownership):
                 log.warning("queue.handover_timed_out", queue=str(queue), seconds=round(now - begun, 1))
                 break
             waited = True
-            pause_seconds = LOCK_RETRY_SECONDS if self._locks.refused else ASK_SECONDS if is_locked else POLL_SECONDS
-            await self._clock.sleep(min(left, max(pause_seconds, POLL_SECONDS * self._waiting / POLLED_AT_ONCE)))
+            pause_seconds = (
+                LOCK_RETRY_SECONDS
+                if self._locks.refused
+                else OTHER_CLIENT_QUERY_SECONDS
+                if is_locked
+                else LOCK_POLL_SECONDS
+            )
+            await self._clock.sleep(
+                min(left, max(pause_seconds, LOCK_POLL_SECONDS * self._waiting / MAX_POLLED_QUEUES))
+            )
         self._owned.add(queue)
         if waited:
             log.info("queue.handed_over", queue=str(queue))
@@ -238,7 +248,7 @@ class QueueOwnership(Ownership):
         broker_name = self._locks.broker_of(queue)
         leaving = self._leaving[broker_name]
         leaving.add(queue)
-        async with self._locks.turn(broker_name):
+        async with self._locks.request_turn(broker_name):
             if queue in leaving:
                 queues = frozenset(leaving)
                 leaving.clear()
@@ -253,23 +263,27 @@ class QueueOwnership(Ownership):
         renewed = self._clock.monotonic()
 
         def has_all() -> bool:
-            is_due = self._to_break or self._clock.monotonic() - renewed >= RENEW_SECONDS
+            is_due = self._to_break or self._clock.monotonic() - renewed >= RENEW_INTERVAL_SECONDS
             return not is_due and not self._may_lack_locks()
 
         while True:
-            await tick(self._clock, LOCK_RETRY_SECONDS, has_all)
+            await wait_for_tick(self._clock, LOCK_RETRY_SECONDS, has_all)
             if self._to_break:
                 await asyncio.gather(*(self.break_locks(topic, queues) for topic, queues in self._to_break.items()))
-            if self._clock.monotonic() - renewed >= RENEW_SECONDS:
+            if self._clock.monotonic() - renewed >= RENEW_INTERVAL_SECONDS:
                 renewed = self._clock.monotonic()
                 await self._claim(self._owned)
             elif self._may_lack_locks():
-                brokers = self._locks.by_broker(self._locked if self._locks.may_any_be_lost() else ())
-                lost = {queue for name, own in brokers.items() if self._locks.may_be_lost(name) for queue in own}
+                brokers = self._locks.by_broker(self._locked if self._locks.may_any_have_lost_locks() else ())
+                lost = {
+                    queue for name, own in brokers.items() if self._locks.may_have_lost_locks(name) for queue in own
+                }
                 await self._claim((self._owned - self._locked) | lost)
 
     def _may_lack_locks(self) -> bool:
-        return not self._locks.refused and (len(self._owned) != len(self._locked) or self._locks.may_any_be_lost())
+        return not self._locks.refused and (
+            len(self._owned) != len(self._locked) or self._locks.may_any_have_lost_locks()
+        )
 
     def _seen_by_all_at(self, queue: MessageQueue) -> float:
         """Return when the previous owner knows the topic's current queues. Unused if brokers refuse locks."""
@@ -308,7 +322,7 @@ class QueueOwnership(Ownership):
         await asyncio.gather(*(self._claim_at(name, named) for name, named in self._locks.by_broker(queues).items()))
 
     async def _claim_at(self, broker_name: str, queues: set[MessageQueue]) -> None:
-        async with self._locks.turn(broker_name):
+        async with self._locks.request_turn(broker_name):
             wanted = queues & self._owned
             granted = (await self._locks.lock(broker_name, wanted) if wanted else None) or frozenset()
         self._locked -= wanted - granted
@@ -320,7 +334,7 @@ class QueueOwnership(Ownership):
         asking = self._asking[broker_name]
         asking.add(queue)
         try:
-            async with self._locks.turn(broker_name):
+            async with self._locks.request_turn(broker_name):
                 await asyncio.sleep(0)  # until the other queues of the same rebalance are in `asking`
                 if queue in asking:
                     queues = frozenset(asking)

@@ -7,7 +7,7 @@ still run behind a network failure, and only the lock's expiry keeps two members
 
 When the connection to a broker ends, the broker may have restarted and forgotten all locks. So the locks are void until
 they are granted again on the next connection. The member that held a lock requests it at once. A member that did not
-hold the lock first waits for `RESTART_SECONDS`, so that the member that held it comes first.
+hold the lock first waits for `BROKER_RESTART_SECONDS`, so that the member that held it comes first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rmqd.wire.message_queue import MessageQueue
 
 log = structlog.get_logger(__name__)
 
-RENEW_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
+RENEW_INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.lockInterval
 QUEUES_PER_REQUEST: Final = 200  # queues in one request: a busy machine must read the response before the timeout
 
 
@@ -44,7 +44,7 @@ class BrokerLocks:
         self._turns: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._granted_on: dict[str, RemotingConnection | None] = {}  # broker name -> connection
 
-    def turn(self, broker_name: str) -> asyncio.Lock:
+    def request_turn(self, broker_name: str) -> asyncio.Lock:
         """Return a process-local lock that serializes requests about a broker's locks.
 
         Otherwise a request for a lock could arrive after the request that releases it.
@@ -77,14 +77,14 @@ class BrokerLocks:
         address = self._address(broker_name)
         return None if address is None else self._client.remoting.connected(address)
 
-    def may_be_lost(self, broker_name: str) -> bool:
+    def may_have_lost_locks(self, broker_name: str) -> bool:
         """Return whether the broker, which keeps locks in memory, was restarted or replaced since it granted a lock."""
         connection = self.connection(broker_name)
         return connection is not None and self._granted_on.get(broker_name) is not connection
 
-    def may_any_be_lost(self) -> bool:
+    def may_any_have_lost_locks(self) -> bool:
         """Return whether any broker's locks may be lost. Cheap, because a group has few brokers but many queues."""
-        return any(map(self.may_be_lost, {*self._client.routes.brokers(), *self._granted_on}))
+        return any(map(self.may_have_lost_locks, {*self._client.routes.brokers(), *self._granted_on}))
 
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue], client_id: str | None = None) -> bool:
         """Unlock queues, for this client or another one. Return whether the broker responded."""
@@ -114,13 +114,13 @@ class BrokerLocks:
         return None if master is None else self._client.send_address(master)
 
 
-EXPIRE_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; the broker's is 60 s
-ASK_SECONDS: Final = 0.2  # how soon a released lock is acquired
+LOCK_EXPIRY_SECONDS: Final = 30.0  # Java: rocketmq.client.rebalance.lockMaxLiveTime; the broker's is 60 s
+LOCK_REQUEST_INTERVAL_SECONDS: Final = 0.2  # how soon a released lock is acquired
 SLOW_REQUEST_INTERVAL_SECONDS: Final = 1.0  # the interval after many requests, when the wait may be long
-QUICK_REQUESTS: Final = 100
-TICK_SECONDS: Final = 1.0
-GRACE_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
-RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
+REQUESTS_BEFORE_SLOW_INTERVAL: Final = 100
+RENEWAL_CHECK_SECONDS: Final = 1.0
+UNLOCK_GRACE_SECONDS: Final = 20.0  # Java: UNLOCK_DELAY_TIME_MILLS
+BROKER_RESTART_SECONDS: Final = 6.0  # until members with locks on a restarted broker have requested them again
 
 
 class QueueLease:
@@ -149,7 +149,7 @@ class QueueLease:
         return self._on is not None and self._on.is_open and self._clock() < self._until
 
     @property
-    def is_cut(self) -> bool:
+    def awaits_new_grant(self) -> bool:
         """Whether the lock only waits to be granted again on the next connection."""
         return not self.holds and self._clock() < self._until
 
@@ -167,7 +167,7 @@ class QueueLease:
 
 
 class _Wait:
-    """A queue whose lock is requested."""
+    """A queue that waits for its lock."""
 
     def __init__(self, on_lost: Callable[[], None]) -> None:
         self.granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -191,7 +191,9 @@ class QueueLock(Ownership):
         # The broker's 60 s continue while this machine is suspended.
         return self._clock.monotonic() + suspended_seconds()
 
-    async def acquire(self, queue: MessageQueue, on_lost: Callable[[], None], notice_seconds: float = 0.0) -> bool:
+    async def acquire(
+        self, queue: MessageQueue, on_lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
+    ) -> bool:
         """Return once the queue is locked, however long another member holds the lock."""
         wait = self._waits[queue] = _Wait(on_lost)
         self._wanted.set()
@@ -206,7 +208,7 @@ class QueueLock(Ownership):
 
     async def release(self, queue: MessageQueue) -> None:
         broker_name = self._locks.broker_of(queue)
-        async with self._locks.turn(broker_name):
+        async with self._locks.request_turn(broker_name):
             lease = self._leases.pop(queue, None)
             if lease is not None:
                 lease.end()
@@ -221,7 +223,7 @@ class QueueLock(Ownership):
         if lease is None or not lease.holds:
             return 0.0
         lease.is_ending = True
-        return GRACE_SECONDS
+        return UNLOCK_GRACE_SECONDS
 
     async def close(self, *, calls_left: bool) -> None:
         """Unlock the queues, unless handler calls may still run: then the locks expire a minute later."""
@@ -246,23 +248,27 @@ class QueueLock(Ownership):
 
     def _pause(self) -> float:
         if not self._waits:
-            return TICK_SECONDS
-        hasty = any(wait.rounds < QUICK_REQUESTS for wait in self._waits.values()) and not self._locks.refused
-        return ASK_SECONDS if hasty else SLOW_REQUEST_INTERVAL_SECONDS
+            return RENEWAL_CHECK_SECONDS
+        hasty = (
+            any(wait.rounds < REQUESTS_BEFORE_SLOW_INTERVAL for wait in self._waits.values())
+            and not self._locks.refused
+        )
+        return LOCK_REQUEST_INTERVAL_SECONDS if hasty else SLOW_REQUEST_INTERVAL_SECONDS
 
     async def _round(self) -> None:
         now = self._now()
         for queue, lease in list(self._leases.items()):
             if lease.holds:
                 continue
-            if lease.is_cut:
+            if lease.awaits_new_grant:
                 lease.notify_owner()
             else:
                 self._lose(queue, "it could not be renewed")
         due = {
             queue
             for name, queues in self._locks.by_broker(self._leases).items()
-            if now - self._renewed.get(name, float("-inf")) >= RENEW_SECONDS or self._locks.may_be_lost(name)
+            if now - self._renewed.get(name, float("-inf")) >= RENEW_INTERVAL_SECONDS
+            or self._locks.may_have_lost_locks(name)
             for queue in queues
         }
         wanted = due.union(queue for queue in self._waits if not self._may_be_anothers(queue))
@@ -271,7 +277,7 @@ class QueueLock(Ownership):
 
     async def _ask(self, broker_name: str, queues: set[MessageQueue], due: set[MessageQueue]) -> None:
         """Send one request for all queues of a broker that wait for a lock, or whose lock is due for renewal."""
-        async with self._locks.turn(broker_name):
+        async with self._locks.request_turn(broker_name):
             queues = {queue for queue in queues if queue in self._waits or queue in self._leases}
             if not queues:
                 return
@@ -282,7 +288,7 @@ class QueueLock(Ownership):
             if due or broker_name not in self._renewed:
                 self._renewed[broker_name] = asked_at
             for queue in queues:
-                self._answered(queue, queue in granted, asked_at + EXPIRE_SECONDS)
+                self._answered(queue, queue in granted, asked_at + LOCK_EXPIRY_SECONDS)
 
     def _may_be_anothers(self, queue: MessageQueue) -> bool:
         """Return whether another member may still own the lock, although a restarted broker has forgotten it.
@@ -293,14 +299,14 @@ class QueueLock(Ownership):
         before, now = self._waits[queue].locked_out_on, self._locks.connection(self._locks.broker_of(queue))
         if queue in self._leases or before is None or before is now:
             return False
-        return now is None or self._clock.monotonic() - now.made_at < RESTART_SECONDS
+        return now is None or self._clock.monotonic() - now.made_at < BROKER_RESTART_SECONDS
 
     def _answered(self, queue: MessageQueue, granted: bool, until: float) -> None:
         lease, wait = self._leases.get(queue), self._waits.get(queue)
         on = self._locks.connection(self._locks.broker_of(queue))
         if lease is not None:
-            if granted and (lease.holds or lease.is_cut):
-                if lease.is_cut:
+            if granted and (lease.holds or lease.awaits_new_grant):
+                if lease.awaits_new_grant:
                     lease.notify_owner()  # the stored offset is checked before anything is handed out
                 lease.renew(until, on)
                 self._grant(queue)

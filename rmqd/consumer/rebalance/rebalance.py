@@ -16,7 +16,7 @@ from typing import ClassVar, Final, NamedTuple
 
 import structlog
 
-from rmqd.consumer.allocate import AllocateError, ByConfig, sorted_client_ids
+from rmqd.consumer.allocate import AllocateByConfig, AllocateError, sorted_client_ids
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.flow_control import Thresholds
 from rmqd.consumer.context import GroupContext
@@ -45,7 +45,7 @@ class MemberShare(NamedTuple):
 class QueueDivision:
     """Divides a topic's queues: each member computes its share by the group's allocate strategy."""
 
-    is_of_members: ClassVar[bool] = True  # whether the consumer joins the group
+    joins_group: ClassVar[bool] = True  # whether the consumer joins the group
 
     def __init__(self, context: GroupContext) -> None:
         self._context = context
@@ -60,9 +60,9 @@ class QueueDivision:
         strategy = options.allocate_strategy.function
         # broadcasting groups have no retries, and orderly groups retry in place
         if (
-            isinstance(strategy, ByConfig)
+            isinstance(strategy, AllocateByConfig)
             and (options.message_model, options.consume_mode) == _WITH_RETRIES
-            and not any(is_retry_topic(queue.topic) for queue in strategy.allocated)
+            and not any(is_retry_topic(queue.topic) for queue in strategy.configured_queues)
         ):
             log.warning("rebalance.retries_left_out", topic=retry_topic(options.group))
         return []
@@ -81,14 +81,14 @@ class QueueDivision:
             share = options.allocate_strategy.share(options.group, client_id, queues, client_ids)
         except AllocateError as error:
             evidence = f"allocate_strategy cannot divide the queues of {topic}: {error}"
-            problem = self._context.found("allocate_failed", evidence, step=_KEPT)
+            problem = self._context.make_problem("allocate_failed", evidence, step=_KEPT)
             self._context.problems.begin(("allocate", topic), problem)
             return None
         self._context.problems.end(("allocate", topic))
         self._report_missing(topic, queues)
         return MemberShare(pulled=frozenset(share))
 
-    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
+    def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> Assignment:
         """Return the assignment for a queue of a share. Queues of this division are always pulled."""
         assert not is_popped
         return AssignedQueue(self._context, message_queue)
@@ -96,17 +96,17 @@ class QueueDivision:
     def _report_missing(self, topic: str, queues: Collection[MessageQueue]) -> None:
         """Report queues that the configuration lists for this member but the topic does not have."""
         strategy = self._context.options.allocate_strategy.function
-        if not isinstance(strategy, ByConfig):
+        if not isinstance(strategy, AllocateByConfig):
             return
-        missing = [str(queue) for queue in strategy.allocated if queue.topic == topic and queue not in queues]
+        missing = [str(queue) for queue in strategy.configured_queues if queue.topic == topic and queue not in queues]
         evidence = f"allocate_queues lists queues that {topic} does not have: {', '.join(missing)}"
-        problem = self._context.found("allocate_failed", evidence, topic=topic, step=_MISSING)
+        problem = self._context.make_problem("allocate_failed", evidence, topic=topic, step=_MISSING)
         self._context.problems.set(("missing", topic), problem if missing else None)
 
 
-INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
-UNBALANCED_INTERVAL_SECONDS: Final = 1.0
-MIN_INTERVAL_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
+PASS_INTERVAL_SECONDS: Final = 20.0  # Java: rocketmq.client.rebalance.waitInterval
+UNBALANCED_PASS_INTERVAL_SECONDS: Final = 1.0
+MIN_PASS_INTERVAL_SECONDS: Final = 1.0  # Java: rocketmq.client.rebalance.minInterval
 
 
 class Rebalance:
@@ -144,7 +144,7 @@ class Rebalance:
 
     def on_members_changed(self) -> None:
         """Called when a broker reports that members joined or left."""
-        self._notifications.received()
+        self._notifications.on_notification()
         self._context.ownership.on_members_changed()
         self._soon.set()
 
@@ -165,7 +165,7 @@ class Rebalance:
                     cannot_run = error
                     self.release_all(self._context.options.shutdown_timeout_seconds)
                     break
-                pause_seconds = INTERVAL_SECONDS if balanced else UNBALANCED_INTERVAL_SECONDS
+                pause_seconds = PASS_INTERVAL_SECONDS if balanced else UNBALANCED_PASS_INTERVAL_SECONDS
                 await self._notifications.wait(self._soon, pause_seconds, self._others_came)
                 await self._keep_apart(began)
         if cannot_run is not None:
@@ -178,7 +178,7 @@ class Rebalance:
         notifications of every change to every member, many times a second. One pass covers all earlier notifications.
         """
         clock = self._context.clock
-        await wait_within(clock, began + MIN_INTERVAL_SECONDS - clock.monotonic(), self._ending.wait())
+        await wait_within(clock, began + MIN_PASS_INTERVAL_SECONDS - clock.monotonic(), self._ending.wait())
 
     def release_all(self, drain_seconds: float) -> None:
         """Release every queue, and acquire no more: the group ends."""
@@ -193,9 +193,9 @@ class Rebalance:
 
     def move(self, queue: MessageQueue, offset: int) -> bool:
         """Continue a queue at `offset` after an operator's reset. Return False if the queue is not held here."""
-        return bool(self.move_all({queue: offset}))
+        return bool(self.reset_queues({queue: offset}))
 
-    def move_all(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    def reset_queues(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """Continue queues at these offsets after an operator's reset. Return the queues held here.
 
         All members get the same reset, and each applies it to its queues. A queue may be between two members at the
@@ -221,8 +221,8 @@ class Rebalance:
         if members and self._notifications.on_member_list(members):
             # New members have just read the routes, and divide the queues in them.
             self._context.client.routes.refresh_soon(topics)
-        others = self._engine_conflict.among(members)
-        if members and not self._engine_conflict.seen(others):
+        others = self._engine_conflict.other_engine_members(members)
+        if members and not self._engine_conflict.may_consume(others):
             return False
         balanced = not others
         for topic, share in zip(topics, results, strict=True):
@@ -237,20 +237,20 @@ class Rebalance:
 
     async def _others_came(self) -> bool:
         """Return whether the group's members have changed, by the first topic whose brokers respond."""
-        for topic in self._context.subscriptions if self._division.is_of_members else ():
-            if (members := await self._members.of(topic)) is not None:
+        for topic in self._context.subscriptions if self._division.joins_group else ():
+            if (members := await self._members.client_ids_for(topic)) is not None:
                 return self._notifications.on_member_list(members)
         return False
 
     async def _member_lists(self) -> dict[str, list[str]]:
         """Return the trusted lists of the group's members by topic. Topics on the same brokers share one request."""
-        if not self._division.is_of_members or self._context.options.message_model == "broadcasting":
+        if not self._division.joins_group or self._context.options.message_model == "broadcasting":
             return {}
         routes, alike = self._context.client.routes, defaultdict[frozenset[str], list[str]](list)
         for topic in self._context.subscriptions:
             if routes.queues(topic):
                 alike[frozenset(routes.broker_names(topic))].append(topic)
-        found = await asyncio.gather(*(self._members.of(topics[0]) for topics in alike.values()))
+        found = await asyncio.gather(*(self._members.client_ids_for(topics[0]) for topics in alike.values()))
         lists = zip(alike.values(), found, strict=True)
         return {topic: members for topics, members in lists if members is not None for topic in topics}
 
@@ -260,7 +260,7 @@ class Rebalance:
         queues = context.client.routes.queues(topic)
         if not queues:
             return None
-        if not self._division.is_of_members:
+        if not self._division.joins_group:
             return await self._division.share_of(topic, queues, (), ())
         if context.options.message_model == "broadcasting":
             return MemberShare(pulled=frozenset(queues))
@@ -268,7 +268,7 @@ class Rebalance:
             return None
         await context.ownership.break_locks(topic, queues)
         # a Spark driver that only checks for other members gets no queue
-        others = self._engine_conflict.among(members)
+        others = self._engine_conflict.other_engine_members(members)
         client_ids = sorted_client_ids([one for one in members if one not in others])
         share = await self._division.share_of(topic, queues, client_ids, self._held(topic))
         # the queues changed meanwhile, for example because a broker has returned
@@ -289,7 +289,7 @@ class Rebalance:
         to_pop = share.popped & popped if pulled else share.popped
         to_pull = share.pulled & pulled if popped else share.pulled
         self._change(tasks, topic, to_pop, popped, is_popped=True)
-        self._change(tasks, topic, to_pull | self._missing_queues.kept(topic, pulled), pulled, is_popped=False)
+        self._change(tasks, topic, to_pull | self._missing_queues.kept_queues(topic, pulled), pulled, is_popped=False)
 
     def _change(
         self,
@@ -306,7 +306,7 @@ class Rebalance:
         for queue in given_up:
             self.assigned[queue].release(drain_seconds)
         for queue in taken:
-            self.assigned[queue] = assigned = self._division.assignment(queue, is_popped=is_popped)
+            self.assigned[queue] = assigned = self._division.create_assignment(queue, is_popped=is_popped)
             self._pulled += not is_popped
             offset, asked_at = self._moves.pop(queue, (0, -MOVE_SECONDS))
             if self._context.clock.monotonic() - asked_at < MOVE_SECONDS:
@@ -331,11 +331,11 @@ class Rebalance:
             raise
         finally:
             del self.assigned[assigned.message_queue]
-            self._context.idle.pop(assigned.message_queue, None)
+            self._context.idle_queues.pop(assigned.message_queue, None)
             self._pulled -= not assigned.is_popped
             self.divide_thresholds()
             self.start_soon()
 
     def divide_thresholds(self) -> None:
         """Divide the group's cache limits among the queues that it pulls."""
-        self._context.thresholds = Thresholds.divided(self._context.options, self._pulled)
+        self._context.thresholds = Thresholds.per_queue(self._context.options, self._pulled)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.consumer.canary import VARIANT
+from rmqd.consumer.canary import CANARY_VARIANT
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.stats.stats_snapshot import (
     MAX_ERROR_CHARACTERS,
@@ -25,7 +25,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     TopicCounters,
     TopicSnapshot,
 )
-from rmqd.runtime.histogram import HANDLER_SECONDS, Histogram
+from rmqd.runtime.histogram import HANDLER_DURATION_BOUNDS, Histogram
 from rmqd.runtime.plain_text import class_name, traceback_tail
 from rmqd.wire.messages.message import Message, MessageBlock
 
@@ -68,7 +68,7 @@ class GroupProblems:
 
 
 AGE_SECONDS = (0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600, 21600, 86400)
-QUICK_SECONDS = HANDLER_SECONDS[0]
+QUICK_SECONDS = HANDLER_DURATION_BOUNDS[0]
 MAX_NAME_CHARACTERS = 100
 MAX_TRACE_CHARACTERS = 160  # limit for each line of a traceback
 MAX_EXCEPTION_CLASSES = 50  # limits the label values; further classes count as "other"
@@ -87,7 +87,7 @@ class TopicStats(TopicCounters):
         self.pull_seconds = 0.0  # response times of these pulls, including the broker's hold time
         self.acked = 0  # a separate counter, because the hot path increments it once for each batch
         self.errors: deque[LastError] = deque(maxlen=MAX_ERRORS)
-        self.duration = Histogram(HANDLER_SECONDS)
+        self.duration = Histogram(HANDLER_DURATION_BOUNDS)
         self.age = Histogram(AGE_SECONDS)
         # Collected before the histograms: nearly every batch falls into the same buckets as the previous one.
         self._quick_count = 0
@@ -107,7 +107,7 @@ class TopicStats(TopicCounters):
 
     @property
     def attempts(self) -> int:
-        """A number that increases with each message received or handled, and each call that raised."""
+        """A number that grows with each received or handled message, and with each call that raised."""
         return self.received + self.acked + sum(self.handled.values()) + sum(self.exceptions.values())
 
     def count_pull(self, seconds: float) -> None:
@@ -115,7 +115,7 @@ class TopicStats(TopicCounters):
         self.pulls += 1
         self.pull_seconds += seconds
 
-    def held_back(self, reason: str, oldest: Message | None) -> int:
+    def count_held_back(self, reason: str, oldest: Message | None) -> int:
         """Count that a queue is not pulled because of `reason`. `oldest` is the first message in its cache.
 
         Returns how often that has happened.
@@ -123,11 +123,11 @@ class TopicStats(TopicCounters):
         self.flow_control[reason] += 1
         return self.flow_control[reason]
 
-    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+    def add_held_seconds(self, reason: str, seconds: float, oldest: Message | None) -> None:
         """Add to the time during which queues were not pulled because of `reason`."""
         self.held_seconds[reason] += seconds
 
-    def sent_back(self, level: int) -> None:
+    def count_sent_back(self, level: int) -> None:
         """Count a message that was sent back with delay level `level`."""
         self.retries[level] = self.retries.get(level, 0) + 1
 
@@ -143,7 +143,7 @@ class TopicStats(TopicCounters):
         else:
             self._observe(messages, seconds, age_seconds)
 
-    def acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
+    def count_acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
         """Count calls with one message each. They took `seconds` together, none more than QUICK_SECONDS, until `now`
         (Unix).
         """
@@ -185,11 +185,11 @@ class TopicStats(TopicCounters):
         """Count an attempt that ended with `result`."""
         self.handled[result] += 1
 
-    def may_repeat(self, cause: str, messages: int) -> None:
+    def count_possible_duplicates(self, cause: str, messages: int) -> None:
         """Count messages that were handled here and may be handled again by another member. `cause` is the reason."""
         self.duplicates[cause] = self.duplicates.get(cause, 0) + messages
 
-    def dead_lettered(self, cause: str, reason: str) -> None:
+    def count_dead_letter(self, cause: str, reason: str) -> None:
         """Count a dead letter by its cause and reason.
 
         Handlers may put anything into reasons, such as ids. If there are too many reasons, the rarest one counts as
@@ -202,7 +202,9 @@ class TopicStats(TopicCounters):
             rarest = min((one for one in reasons if one not in (reason, OTHER_REASONS)), key=reasons.__getitem__)
             reasons[OTHER_REASONS] = reasons.get(OTHER_REASONS, 0) + reasons.pop(rarest)
 
-    def raised(self, error: BaseException, text: str, first: Message, at: float, *, declined: bool = False) -> None:
+    def count_exception(
+        self, error: BaseException, text: str, first: Message, at: float, *, declined: bool = False
+    ) -> None:
         """Count a handler call that raised at a Unix time. `text` describes the error; `first` is the first message.
 
         `declined` means that it was a decision (Retry, DeadLetter, Suspend) or a timeout, so no traceback is kept.
@@ -241,7 +243,7 @@ def snapshots_of(stats: Mapping[str, TopicStats]) -> tuple[TopicSnapshot, ...]:
 
 
 # The totals that add up to a rate, by its name.
-RATES: Final = {
+RATE_TOTALS: Final = {
     "received": ("received",),
     "handled": ("handled",),
     "failed": ("failed",),
@@ -267,8 +269,10 @@ def totals_of(topics: Iterable[TopicSnapshot]) -> dict[str, int]:
 def rates_between(before: Mapping[str, int], after: Mapping[str, int], seconds: float) -> dict[str, float]:
     """Return rates by name. A rate is 0 if its counter decreased, because the group changed its engine."""
     if seconds <= 0:
-        return dict.fromkeys(RATES, 0.0)
-    return {rate: max(0, sum(after[name] - before[name] for name in names)) / seconds for rate, names in RATES.items()}
+        return dict.fromkeys(RATE_TOTALS, 0.0)
+    return {
+        rate: max(0, sum(after[name] - before[name] for name in names)) / seconds for rate, names in RATE_TOTALS.items()
+    }
 
 
 class DividedStats(TopicStats):
@@ -306,7 +310,7 @@ class DividedStats(TopicStats):
             stats.acked += messages
             stats._observe(messages, seconds, age_seconds)
 
-    def acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
+    def count_acknowledged_singly(self, messages: Sequence[Message], seconds: float, now: float) -> None:
         for message in messages:
             self.acknowledged((message,), seconds / len(messages), now - message.store_timestamp * 0.001)
 
@@ -326,7 +330,7 @@ class CanaryStats(DividedStats):
     """A topic of a group with a canary in live mode. The messages of the canary are counted separately."""
 
     def __init__(self, topic: str, is_retry: bool, takes: Callable[[Message], bool]) -> None:
-        super().__init__(topic, is_retry, {True: TopicStats(topic, is_retry, VARIANT)}, takes)
+        super().__init__(topic, is_retry, {True: TopicStats(topic, is_retry, CANARY_VARIANT)}, takes)
 
 
 class RetriedStats(DividedStats):
@@ -340,7 +344,7 @@ class RetriedStats(DividedStats):
         parts = {topic: make(topic, is_retry=True) for topic in topics}
         super().__init__(retry_topic, is_retry=True, parts=parts, key_of=attrgetter("topic"))
 
-    def held_back(self, reason: str, oldest: Message | None) -> int:
+    def count_held_back(self, reason: str, oldest: Message | None) -> int:
         """Count that a queue is not pulled because of `reason`. Without `oldest`, count it for all topics."""
         times = 0
         for stats in self._concerned(oldest):
@@ -348,7 +352,7 @@ class RetriedStats(DividedStats):
             times = stats.flow_control[reason]
         return times
 
-    def held_for(self, reason: str, seconds: float, oldest: Message | None) -> None:
+    def add_held_seconds(self, reason: str, seconds: float, oldest: Message | None) -> None:
         """Add to the time during which queues were not pulled. Without `oldest`, add it for all topics."""
         for stats in self._concerned(oldest):
             stats.held_seconds[reason] += seconds

@@ -19,7 +19,7 @@ from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.circuit import CIRCUIT_STATES, CircuitSnapshot
 from rmqd.consumer.health.causes import GROUP_CAUSES, STALL_CAUSES, Problem
 from rmqd.consumer.pauses import PauseScope
-from rmqd.runtime.figures import Metric, add_each, counter, figure, gauge, histogram, known, merged, unique_values
+from rmqd.runtime.figures import Metric, add_each, counter, figure, gauge, histogram, if_known, merge_two, unique_values
 from rmqd.runtime.histogram import HistogramSnapshot
 
 HANDLED_RESULTS = ("acked", "retried", "dead_lettered", "expired", "corrupt")
@@ -43,7 +43,7 @@ MAX_MEMBERS = 200  # named members for each group
 # The phases of a micro-batch in Spark. `handling` is the work on the executors; the others run on the driver.
 BATCH_PHASES = ("asking_offsets", "planning", "logging_offsets", "handling", "logging_commit")
 
-_larger = known(max)
+_larger = if_known(max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +156,12 @@ class TopicSnapshot(TopicCounters):
     """At most MAX_ERRORS, the newest at the end."""
 
 
-def add_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
+def merge_topics(these: tuple[TopicSnapshot, ...], those: tuple[TopicSnapshot, ...]) -> tuple[TopicSnapshot, ...]:
     """Return the topics of both, with the counters of common topics summed."""
     topics = {(topic.topic, topic.is_retry, topic.variant): topic for topic in these}
     for topic in those:
         key = (topic.topic, topic.is_retry, topic.variant)
-        topics[key] = merged(topics[key], topic) if key in topics else topic
+        topics[key] = merge_two(topics[key], topic) if key in topics else topic
     return tuple(topics.values())
 
 
@@ -216,7 +216,7 @@ class QueueSnapshot:
         over_queues=_larger,
         default=None,
     )
-    stall: Problem | None = figure(known(lambda one, _: one), default=None)
+    stall: Problem | None = figure(if_known(lambda one, _: one), default=None)
     """Why it makes no progress while messages wait."""
     pulled_from: str | None = None  # the address of the last pull
     at_slave: bool = gauge(
@@ -297,9 +297,9 @@ class GroupSnapshot:
     client_id: str = ""
     failure: str | None = None
     ready: bool = figure(operator.and_)
-    not_ready_reason: str | None = figure(known(lambda one, _: one))
+    not_ready_reason: str | None = figure(if_known(lambda one, _: one))
     topics: tuple[TopicSnapshot, ...] = figure(
-        add_topics,
+        merge_topics,
         Metric(
             "rmqd_deduplicated_total",
             "counter",
@@ -353,7 +353,7 @@ class GroupSnapshot:
         operator.or_,
         default=False,
     )
-    batches: BatchesSnapshot | None = figure(known(merged), is_counter=True, default=None)
+    batches: BatchesSnapshot | None = figure(if_known(merge_two), is_counter=True, default=None)
     """None on the local engine."""
     trace_records: dict[str, int] = counter(
         "rmqd_trace_records_total",
@@ -363,7 +363,7 @@ class GroupSnapshot:
     handler_processes: int | None = gauge(
         "rmqd_handler_processes",
         "Running worker processes of the handler; fewer than handler.processes while lost ones are replaced.",
-        known(operator.add),
+        if_known(operator.add),
         default=None,
     )
     handler_processes_lost: dict[str, int] = counter(
@@ -376,19 +376,19 @@ class GroupSnapshot:
     concurrency: int | None = gauge(
         "rmqd_handler_concurrency",
         "Calls of the handler that may run at once, over all workers; with concurrency: auto, the current value.",
-        known(operator.add),
+        if_known(operator.add),
         default=None,
     )
     circuit: CircuitSnapshot | None = gauge(
         "rmqd_circuit_state",
         "With circuit_breaker: 0 while the handler is called (closed), 1 during one test call (half open), 2 while it "
         "is not called (open); of several workers the highest.",
-        known(lambda one, other: max(one, other, key=lambda circuit: CIRCUIT_STATES.index(circuit.state))),
+        if_known(lambda one, other: max(one, other, key=lambda circuit: CIRCUIT_STATES.index(circuit.state))),
         read=lambda group: None if group.circuit is None else CIRCUIT_STATES.index(group.circuit.state),
         default=None,
     )
     canary: CanarySnapshot | None = figure(
-        lambda one, other: merged(one, other) if one and other else one, is_counter=True, default=None
+        lambda one, other: merge_two(one, other) if one and other else one, is_counter=True, default=None
     )
     cluster: str | None = None  # name in the configuration; None for a consumer, which does not know it
     members: tuple[str, ...] = figure(lambda one, other: tuple(sorted({*one, *other})[:MAX_MEMBERS]), default=())

@@ -30,12 +30,12 @@ from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import QUEUE_STATES, GroupSnapshot, QueueSnapshot
 from rmqd.handler_api.batch import LoadedHandler
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.event_loop import slices
-from rmqd.runtime.figures import add_counters, add_each, counter, figure, gauge, histogram, known, merged
+from rmqd.runtime.event_loop import in_slices
+from rmqd.runtime.figures import add_counters, add_each, counter, figure, gauge, histogram, if_known, merge_two
 from rmqd.runtime.histogram import HistogramSnapshot
-from rmqd.runtime.lazy_imports import lazily
+from rmqd.runtime.lazy_imports import import_lazily
 
-with lazily():
+with import_lazily():
     from rmqd.client import instance
     from rmqd.consumer import assembly, push_consumer
     from rmqd.consumer.health import consistency
@@ -114,7 +114,7 @@ class WorkerReport:
     async def of(cls, process: ProcessSnapshot) -> Self:
         """Pack a snapshot with queues."""
         named = ((group.name, queue) for group in process.groups for queue in group.queues)
-        queues = [pickle.dumps(found) async for found in slices(named)]
+        queues = [pickle.dumps(found) async for found in in_slices(named)]
         return cls(replace(process, groups=tuple(replace(group, queues=()) for group in process.groups)), tuple(queues))
 
     def named_queues(self) -> Iterator[tuple[str, QueueSnapshot]]:
@@ -125,7 +125,7 @@ class WorkerReport:
     async def unpacked(self) -> ProcessSnapshot:
         """Return the snapshot with its queues."""
         queues = defaultdict(list)
-        async for found in slices(self.named_queues()):
+        async for found in in_slices(self.named_queues()):
             for name, queue in found:
                 queues[name].append(queue)
         groups = (replace(group, queues=tuple(queues[group.name])) for group in self.process.groups)
@@ -141,7 +141,7 @@ class HostSnapshot:
     workers: dict[str, int] | None = gauge(
         "rmqd_workers",
         "Worker processes by state: running, restarting. Absent without --workers.",
-        known(add_each),
+        if_known(add_each),
         by="state",
         default=None,
     )
@@ -174,9 +174,9 @@ def merge_processes(living: Iterable[ProcessSnapshot], past: Iterable[ProcessSna
         groups[group.name] = _merge_members(groups[group.name], group) if group.name in groups else group
     for group in (group for process in ended for group in process.groups if group.name in groups):
         groups[group.name] = add_ended_counters(groups[group.name], group)
-    client = reduce(merged, (process.client for process in processes))
+    client = reduce(merge_two, (process.client for process in processes))
     return replace(
-        reduce(merged, [*processes, *ended]),
+        reduce(merge_two, [*processes, *ended]),
         client=reduce(add_counters, (process.client for process in ended), client),
         groups=tuple(_with_each_queue_once(group) for group in groups.values())
         if len(processes) > 1
@@ -191,7 +191,7 @@ def add_ended_counters(group: GroupSnapshot, past: GroupSnapshot | None) -> Grou
 
 def _merge_members(one: GroupSnapshot, other: GroupSnapshot) -> GroupSnapshot:
     base = min(one, other, key=lambda member: _STATE_PRECEDENCE.index(member.state))
-    return merged(one, other, base, counters=one.engine == other.engine)
+    return merge_two(one, other, base, counters=one.engine == other.engine)
 
 
 def _with_each_queue_once(group: GroupSnapshot) -> GroupSnapshot:
@@ -206,7 +206,7 @@ def _with_each_queue_once(group: GroupSnapshot) -> GroupSnapshot:
         if before is not None and not queue.is_retry and queue.topic in assigned:
             assigned[queue.topic] -= 1
         if before is not None and before.popped and queue.popped:
-            latest[key] = merged(before, queue, min(before, queue, key=lambda one: QUEUE_STATES.index(one.state)))
+            latest[key] = merge_two(before, queue, min(before, queue, key=lambda one: QUEUE_STATES.index(one.state)))
         elif before is None or queue.since > before.since:
             latest[key] = queue
     return replace(group, queues=tuple(latest.values()), assigned=assigned)
@@ -322,7 +322,7 @@ class LocalEngine:
 
         Raises FilterRefusedError, InvalidNameError.
         """
-        subscriptions = assembly.subscriptions_of(options, 0).values()
+        subscriptions = assembly.subscription_data_of(options, 0).values()
         await consistency.check_filters(client, options.group, subscriptions)
 
     async def close(self) -> None:

@@ -22,7 +22,7 @@ from rmqd.client.remoting.pending import ClientSnapshot
 from rmqd.config.model.group_model import CanaryConfig, GroupConfig, HandlerConfig
 from rmqd.config.model.root_model import RootConfig
 from rmqd.daemon.groups.group_engine import GroupChanges, settings_of
-from rmqd.runtime.figures import add_counters, merged
+from rmqd.runtime.figures import add_counters, merge_two
 from rmqd.runtime.value_kinds import Key
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class ClusterClients:
 
     def snapshot(self) -> ClientSnapshot:
         """Return the sum of the clients' snapshots as one snapshot, with the id of the first client."""
-        return add_counters(reduce(merged, [client.snapshot() for client in self.current.values()]), self._past)
+        return add_counters(reduce(merge_two, [client.snapshot() for client in self.current.values()]), self._past)
 
     def _start(self, cluster: str, client: ClientInstance) -> None:
         assert self._tasks is not None
@@ -189,7 +189,7 @@ def changes_while_running(before: GroupConfig, after: GroupConfig) -> bool:
     """Return whether a running group can apply `after` without a restart. A group on Spark cannot."""
     if after.engine == "spark":
         return False
-    if after.circuit_breaker.is_on and not before.circuit_breaker.is_on:
+    if after.circuit_breaker.can_open and not before.circuit_breaker.can_open:
         return False
     differing = {name for name in GroupConfig.model_fields if getattr(before, name) != getattr(after, name)}
     if _same_calls(before.handler, after.handler):

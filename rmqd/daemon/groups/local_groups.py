@@ -29,12 +29,12 @@ from rmqd.daemon.groups.supervisor import Backoff, GroupSupervisor, LoopMonitor,
 from rmqd.errors import ConfigError, FilterRefusedError, RmqdError
 from rmqd.plugins.model_options import consumer_options
 from rmqd.runtime.clock import Clock
-from rmqd.runtime.event_loop import slices
-from rmqd.runtime.lazy_imports import lazily
-from rmqd.runtime.logs.log_writer import lines_dropped
+from rmqd.runtime.event_loop import in_slices
+from rmqd.runtime.lazy_imports import import_lazily
+from rmqd.runtime.logs.log_writer import count_dropped_lines
 from rmqd.wire.topics import unwrap_namespace, without_namespace
 
-with lazily():
+with import_lazily():
     from rmqd.client import instance
     from rmqd.daemon.workers import worker_group
 
@@ -104,10 +104,10 @@ class LocalGroups:
     async def read(self) -> ProcessSnapshot:
         """Return the snapshot with all queues. They are read in slices, so each has its values of one moment."""
         groups, queues = list(self._groups.values()), defaultdict[GroupSupervisor, list[QueueSnapshot]](list)
-        async for found in slices((group, queue) for group in groups for queue in group.queue_snapshots()):
+        async for found in in_slices((group, queue) for group in groups for queue in group.queue_snapshots()):
             for group, queue in found:
                 queues[group].append(queue)
-        return self._snapshot([one.snapshot(queues[one]) async for some in slices(groups, AT_ONCE) for one in some])
+        return self._snapshot([one.snapshot(queues[one]) async for some in in_slices(groups, AT_ONCE) for one in some])
 
     def snapshot(self, *, with_queues: bool = False) -> ProcessSnapshot:
         """Return the current state of all groups and clients, including the counters of replaced ones."""
@@ -121,7 +121,7 @@ class LocalGroups:
             client=self._clients.snapshot(),
             groups=tuple(groups),
             loop_delay=self._monitor.snapshot(),
-            log_dropped=lines_dropped(),
+            log_dropped=count_dropped_lines(),
         )
         others = [process for one in self._worker_groups().values() if (process := one.process) is not None]
         return merge_processes([own, *others], self._past) if others or self._past else own

@@ -17,7 +17,7 @@ import structlog
 
 from rmqd.config.model.root_model import RootConfig
 from rmqd.config.model.spark_model import AVAILABLE_NOW
-from rmqd.consumer.assembly import stats_of
+from rmqd.consumer.assembly import create_topic_stats
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
@@ -88,12 +88,12 @@ class ChildGroup(Generic[Child]):
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Start no more batches. Running ones are finished."""
-        self._pauses.add(scope)
+        self._pauses.pause(scope)
         self._switch("pause", scope)
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Start batches again."""
-        self._pauses.end(scope)
+        self._pauses.resume(scope)
         self._switch("resume", scope)
 
     async def change(self, options: ConsumerOptions) -> None:
@@ -118,7 +118,7 @@ class ChildGroup(Generic[Child]):
 
     def _shown(self, group: GroupSnapshot) -> GroupSnapshot:
         """Return the child's last snapshot, with the state that this process knows."""
-        group = replace(group, paused=self._pauses.whole, pauses=self._pauses.scopes)
+        group = replace(group, paused=self._pauses.is_whole_group_paused, pauses=self._pauses.scopes)
         if self._ended:
             return replace(group, state="stopped" if group.state != "failed" else "failed", queues=(), assigned={})
         child = self._child
@@ -205,6 +205,6 @@ def blank_snapshot(options: ConsumerOptions) -> GroupSnapshot:
         state="starting",
         ready=False,
         not_ready_reason=f"group {options.group} waits for Spark, which takes some 10 s to start",
-        topics=tuple(topic for stats in stats_of(options).values() for topic in stats.snapshots()),
+        topics=tuple(topic for stats in create_topic_stats(options).values() for topic in stats.snapshots()),
         assigned=dict.fromkeys(options.subscriptions, 0),
     )

@@ -22,8 +22,8 @@ from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.consumer.services import Consumer
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, QueueSnapshot
 from rmqd.daemon.groups.group_engine import HostSnapshot, add_ended_counters
-from rmqd.handler_api.batch import leaves_of
-from rmqd.runtime.clock import Clock, backoff_of, wait_within
+from rmqd.handler_api.batch import leaf_exceptions
+from rmqd.runtime.clock import Clock, backoff_seconds, wait_within
 from rmqd.runtime.histogram import Histogram, HistogramSnapshot
 from rmqd.runtime.plain_text import describe, duration
 from rmqd.wire.topics import without_namespace, wrap_namespace
@@ -150,7 +150,7 @@ class Backoff:
         if lived_seconds >= self._healthy:
             self._failures = 0
         self._failures += 1
-        return backoff_of(self._first, self._failures, self._longest)
+        return backoff_seconds(self._first, self._failures, self._longest)
 
 
 class GroupEndedError(Exception):
@@ -234,12 +234,12 @@ class GroupSupervisor:
 
     def pause(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """Stop handing out messages, but keep the queues. The pause survives a restart of the group."""
-        self.pauses.add(scope)
+        self.pauses.pause(scope)
         self.consumer.pause(self._to_broker_names(scope))
 
     def resume(self, scope: PauseScope = WHOLE_GROUP) -> None:
         """End all pauses inside this scope."""
-        self.pauses.end(scope)
+        self.pauses.resume(scope)
         self.consumer.resume(self._to_broker_names(scope))
 
     async def change(self, options: ConsumerOptions) -> None:
@@ -269,7 +269,7 @@ class GroupSupervisor:
                 failure=failure,
                 ready=False,
                 not_ready_reason=failure,
-                paused=self.pauses.whole,
+                paused=self.pauses.is_whole_group_paused,
                 pauses=self.pauses.scopes,
                 problems=(),
                 queues=(),
@@ -312,7 +312,7 @@ class GroupSupervisor:
     async def _wait_and_replace(self, error: Exception, lived_seconds: float) -> None:
         while True:
             seconds = self._backoff.after(lived_seconds)
-            self.failure = describe(leaves_of(error)[0])
+            self.failure = describe(leaf_exceptions(error)[0])
             self._log.error("group.failed", error=self.failure, retry_in_seconds=seconds, exc_info=error)
             if await wait_within(self._clock, seconds, self._wanted.wait()):
                 return

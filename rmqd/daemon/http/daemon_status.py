@@ -16,7 +16,7 @@ from rmqd.consumer.stats.counters import totals_of
 from rmqd.consumer.stats.stats_snapshot import GroupSnapshot, LastError, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.group_history import GroupTotals, HistoryRecorder, longest_lag_seconds, total_lag
 from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
-from rmqd.runtime.event_loop import slices
+from rmqd.runtime.event_loop import in_slices
 from rmqd.runtime.figures import add_each, gauge
 from rmqd.runtime.histogram import HistogramSnapshot
 from rmqd.version import __version__
@@ -97,7 +97,7 @@ async def as_json(document: Mapping[str, Any]) -> bytes:
     """Return the status as JSON text. Queues are written in slices, as above."""
     groups = []
     for group in document["groups"]:
-        queues = [_text(found)[1:-1] async for found in slices(group["queues"])]
+        queues = [_text(found)[1:-1] async for found in in_slices(group["queues"])]
         groups.append(_text_with(group, "queues", queues))
     return _text_with(document, "groups", groups).encode()
 
@@ -129,7 +129,7 @@ def _members_of(group: str, view: HostSnapshot) -> list[tuple[ProcessSnapshot, G
 
 def _is_meant(queue: QueueSnapshot, scope: PauseScope) -> bool:
     # a retry queue is shown under the original topic, but is not paused with that topic
-    return not (queue.is_retry and scope.topic) and scope.names(MessageQueue(queue.topic, queue.broker, queue.queue))
+    return not (queue.is_retry and scope.topic) and scope.includes(MessageQueue(queue.topic, queue.broker, queue.queue))
 
 
 async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryRecorder) -> dict[str, Any]:
@@ -137,11 +137,11 @@ async def _group(group: GroupSnapshot, view: HostSnapshot, recorder: HistoryReco
     members = _members_of(group.name, view)
     owners = defaultdict[tuple[object, ...], list[tuple[float, ProcessSnapshot, GroupSnapshot]]](list)
     for process, member in members:
-        async for found in slices(member.queues):
+        async for found in in_slices(member.queues):
             for queue in found:
                 owners[_queue_place(queue)].append((queue.since, process, member))
     ordered = sorted(group.queues, key=_queue_place)
-    queues = [_queue(queue, owners[_queue_place(queue)]) async for part in slices(ordered) for queue in part]
+    queues = [_queue(queue, owners[_queue_place(queue)]) async for part in in_slices(ordered) for queue in part]
     errors = (error for topic in group.topics for error in topic.errors[-1:])
     last_error = max(errors, key=lambda error: error.at, default=None)
     totals = GroupTotals.of(group)

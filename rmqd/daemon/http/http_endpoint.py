@@ -21,8 +21,8 @@ import structlog
 
 from rmqd.config.model.forms import split_host_port
 from rmqd.errors import RmqdError
-from rmqd.runtime.clock import backoff_of
-from rmqd.runtime.event_loop import settle_garbage_collection
+from rmqd.runtime.clock import backoff_seconds
+from rmqd.runtime.event_loop import enable_gc_after_start
 from rmqd.runtime.own_threads import in_own_thread
 from rmqd.wire.messages.message_id import host_port
 
@@ -97,7 +97,7 @@ class HttpEndpoint:
 
     async def serve(self, daemon: DaemonControl) -> None:
         """Serve requests until `stop`. A failed server is restarted after a while; the groups continue."""
-        settle_garbage_collection()
+        enable_gc_after_start()
         failures = 0
         while await self._wait_for_connection():
             try:
@@ -105,7 +105,7 @@ class HttpEndpoint:
                 return
             except Exception:
                 failures += 1
-                pause_seconds = backoff_of(FIRST_PAUSE_SECONDS, failures, MAX_PAUSE_SECONDS)
+                pause_seconds = backoff_seconds(FIRST_PAUSE_SECONDS, failures, MAX_PAUSE_SECONDS)
                 log.exception("http.failed", retry_in_seconds=pause_seconds)
                 if self._socket.fileno() < 0:  # the server closed it before it failed
                     raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rmqd.runtime.plain_text import age
+from rmqd.runtime.plain_text import format_age
 from rmqd.wire.topics import is_retry_topic
 
 Fields = Mapping[str, Any]
@@ -213,7 +213,7 @@ def call_time(seconds: float | None) -> str:
         return f"{seconds * 1000:.1f}ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f}ms"
-    return f"{seconds:.1f}s" if seconds < 10 else age(seconds)
+    return f"{seconds:.1f}s" if seconds < 10 else format_age(seconds)
 
 
 def _whole(value: int | None) -> str:
@@ -256,7 +256,7 @@ GROUP_COLUMNS: Final = (
     StatusColumn("failed", "FAIL", 6, rate, lambda group: group["rates"]["failed"], from_width=100),
     StatusColumn("retried", "RETRY", 6, rate, lambda group: group["rates"]["retried"]),
     StatusColumn("lag", "LAG", 7, number),
-    StatusColumn("lag_seconds", "AGE", 7, age),
+    StatusColumn("lag_seconds", "AGE", 7, format_age),
     StatusColumn("p50", "P50", 6, call_time, lambda group: group["recent_latency"]["p50"]),
     StatusColumn("p99", "P99", 6, call_time, lambda group: group["recent_latency"]["p99"]),
     StatusColumn("dead_letters", "DEAD", 6, number, lambda group: group["dead_letters"]["total"]),
@@ -271,7 +271,7 @@ QUEUE_COLUMNS: Final = (
     StatusColumn("committed", "COMMITTED", 11, _whole),
     StatusColumn("max", "MAX", 11, _whole, from_width=100),
     StatusColumn("lag", "LAG", 7, number),
-    StatusColumn("lag_seconds", "AGE", 7, age),
+    StatusColumn("lag_seconds", "AGE", 7, format_age),
     StatusColumn("cached", "CACHED", 7, number, from_width=90),
     StatusColumn("worker", "WORKER", 7, _whole, from_width=100),
 )

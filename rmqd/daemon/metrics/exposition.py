@@ -32,10 +32,10 @@ from rmqd.consumer.canary import CanarySnapshot
 from rmqd.consumer.stats.stats_snapshot import BatchesSnapshot, GroupSnapshot, QueueSnapshot, TopicSnapshot
 from rmqd.daemon.groups.group_engine import HostSnapshot, ProcessSnapshot, merge_processes
 from rmqd.daemon.http.daemon_status import DaemonAbout
-from rmqd.runtime.event_loop import slices
+from rmqd.runtime.event_loop import in_slices
 from rmqd.runtime.figures import Metric, figures_of
 from rmqd.runtime.histogram import HistogramSnapshot
-from rmqd.runtime.logs.log_writer import lines_dropped
+from rmqd.runtime.logs.log_writer import count_dropped_lines
 from rmqd.runtime.own_threads import in_own_thread
 
 _GROUP: Final = ("engine", "group")
@@ -120,7 +120,7 @@ class _Snapshot(Collector):
 def _labelled(view: HostSnapshot, process: ProcessSnapshot, about: DaemonAbout) -> dict[type, Labelled]:
     if view.workers is not None:
         # the parent process, which runs no group, drops log lines too
-        process = replace(process, log_dropped=process.log_dropped + lines_dropped())
+        process = replace(process, log_dropped=process.log_dropped + count_dropped_lines())
     groups = [((group.engine, group.name), group) for group in process.groups]
     return {
         DaemonAbout: [((), about)],
@@ -189,7 +189,7 @@ async def _queue_families(groups: Sequence[GroupSnapshot], config: MetricsConfig
     sums: dict[tuple[FamilySpec, _LabelText], Any] = {}
     for group in groups:
         worst: list[QueueSnapshot] = []
-        async for queues in slices(group.queues):
+        async for queues in in_slices(group.queues):
             if has_each:
                 labels = [_queue_labels(group, queue) for queue in queues]
                 for spec in _QUEUE_SPECS:
@@ -205,7 +205,7 @@ async def _queue_families(groups: Sequence[GroupSnapshot], config: MetricsConfig
         lines[spec].append(_lines(spec, [(label_text, value)]))
     return [
         f"{_head(spec.metric)}{''.join(found)}".encode()
-        async for family in slices(lines.items(), 1)
+        async for family in in_slices(lines.items(), 1)
         for spec, found in family
     ]
 

@@ -27,10 +27,10 @@ from rmqd.daemon.http.status_view import (
     rate,
     state_word,
 )
-from rmqd.runtime.event_loop import slices
+from rmqd.runtime.event_loop import in_slices
 from rmqd.runtime.figures import largest_known, sum_of_known
 from rmqd.runtime.own_threads import in_own_thread
-from rmqd.runtime.plain_text import age, count
+from rmqd.runtime.plain_text import count_noun, format_age
 
 STATIC_FOLDER: Final = Path(__file__).parent / "static"
 TYPES: Final = {
@@ -211,8 +211,8 @@ class StatusPage:
             lstrip_blocks=True,
         )
         self._compiled: dict[str, Template] = {}
-        filters = (with_thousands, number, rate, age, call_time, moment, clock_time, iso, canary_line)
-        self._templates.filters |= {function.__name__: function for function in filters} | {"plural": count}
+        filters = (with_thousands, number, rate, format_age, call_time, moment, clock_time, iso, canary_line)
+        self._templates.filters |= {function.__name__: function for function in filters} | {"plural": count_noun}
         self._templates.globals |= {
             "cell": cell,
             "queue_looks": QUEUE_LOOKS,
@@ -231,4 +231,4 @@ class StatusPage:
             names = self._templates.list_templates(["html"])
             self._compiled = await in_own_thread(lambda: {one: self._templates.get_template(one) for one in names})
         pieces = self._compiled[template].generate(_values(status, config, opened))
-        return b"".join(["".join(found).encode() async for found in slices(pieces, PIECES_PER_SLICE)])
+        return b"".join(["".join(found).encode() async for found in in_slices(pieces, PIECES_PER_SLICE)])

@@ -23,9 +23,9 @@ from rmqd.daemon.groups.local_groups import LocalGroups
 from rmqd.daemon.groups.supervisor import LoopMonitor
 from rmqd.daemon.workers.worker_pool import WorkerSpec
 from rmqd.errors import ConfigError, ExitCode
-from rmqd.runtime.child_process import ChildAnswer, ChildChannel, Request
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel, ChildRequest
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.event_loop import collect_as_memory_grows, run_in_loop, settle_garbage_collection
+from rmqd.runtime.event_loop import collect_as_memory_grows, enable_gc_after_start, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 
 log = structlog.get_logger(__name__)
@@ -64,7 +64,7 @@ async def _serve(descriptor: int) -> int:
     return await WorkerMain(spec.share.worker, channel, groups, monitor).run()
 
 
-async def _answer(channel: ChildChannel, request: Request, work: Awaitable[object]) -> None:
+async def _answer(channel: ChildChannel, request: ChildRequest, work: Awaitable[object]) -> None:
     try:
         channel.answer(request, await work)
     except ConfigError as error:
@@ -103,7 +103,7 @@ class WorkerMain:
                     tasks.create_task(self._listen(tasks), name="requests"),
                     tasks.create_task(logs.flush_repeats(), name="log flush"),
                 ]
-                settle_garbage_collection()
+                enable_gc_after_start()
                 await asyncio.wait({running})
                 for helper in helpers:
                     helper.cancel()
@@ -124,7 +124,7 @@ class WorkerMain:
             log.warning("worker.parent_gone", action="drain")
         self._groups.stop()
 
-    async def _result(self, request: Request) -> object:
+    async def _result(self, request: ChildRequest) -> object:
         match request.action:
             case "snapshot":
                 view = await self._groups.view(with_queues=request.argument)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from rmqd.client.remoting.security import REPEAT_SECONDS, log_refusals
+from rmqd.client.remoting.security import LOG_INTERVAL_SECONDS, log_refusals
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, Pauses, PauseScope
 from rmqd.daemon.groups.group_engine import (
@@ -152,12 +152,12 @@ class WorkerPool:
 
     async def pause(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         settings_of(self._state.config, group, scope)
-        self._pauses[group].add(scope)
+        self._pauses[group].pause(scope)
         await self._ask_all("pause", (group, scope))
 
     async def resume(self, group: str, scope: PauseScope = WHOLE_GROUP) -> None:
         settings_of(self._state.config, group, scope)
-        self._pauses[group].end(scope)
+        self._pauses[group].resume(scope)
         await self._ask_all("resume", (group, scope))
 
     async def restart(self, group: str) -> None:
@@ -335,6 +335,8 @@ class WorkerPool:
 
     def _log_refusals(self, reasons: Iterable[str]) -> None:
         """Log the refusals that servers sent to the workers, once a minute for all workers."""
-        if (found := list(dict.fromkeys(reasons))) and self._clock.monotonic() - self._logged_at >= REPEAT_SECONDS:
+        if (
+            found := list(dict.fromkeys(reasons))
+        ) and self._clock.monotonic() - self._logged_at >= LOG_INTERVAL_SECONDS:
             self._logged_at = self._clock.monotonic()
             log_refusals(found)

@@ -74,8 +74,8 @@ class ManifestEntry:
     """For each run of a compacted file, the oldest and latest store time in the file that it comes from."""
 
 
-def merged(entries: Sequence[ManifestEntry], file: str, size_bytes: int) -> ManifestEntry:
-    """Return the entry of a file with the rows of others, of one queue, date and topic."""
+def merge_entries(entries: Sequence[ManifestEntry], file: str, size_bytes: int) -> ManifestEntry:
+    """Return the entry of a file that has the rows of several files, all of one queue, date and topic."""
     runs = [
         (run, stored)
         for one in entries
@@ -102,12 +102,12 @@ def merged(entries: Sequence[ManifestEntry], file: str, size_bytes: int) -> Mani
     )
 
 
-def stem_of(first: int, last: int, identity: str) -> str:
+def entry_stem(first: int, last: int, identity: str) -> str:
     """Return the stem of the name of an entry. The name of the Parquet file ends with the same stem."""
     return f"{first:020}-{last:020}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
-def offsets_in(stem: str) -> Run | None:
+def offsets_in_stem(stem: str) -> Run | None:
     """Return the first and last offset in the name of an entry; None for other files."""
     match stem.split("-"):
         case [first, last, _] if first.isdigit() and last.isdigit():
@@ -132,15 +132,15 @@ class BatchManifest:
 _PUBLISHED: Final = re.compile(r"(?P<query>[0-9a-f-]{36})-(?P<batch>[0-9]{9,})-.*")
 
 
-def query_and_batch(path: str) -> tuple[str, int] | None:
+def parse_sink_file_name(path: str) -> tuple[str, int] | None:
     """Return the query and batch of a file by its name; None if the sink did not write it."""
     match = _PUBLISHED.fullmatch(path.rpartition("/")[2])
     return (match["query"], int(match["batch"])) if match else None
 
 
-def batches_in(files: Iterable[str]) -> dict[str, int]:
+def last_batches(files: Iterable[str]) -> dict[str, int]:
     """Return the last batch of each query, from the names of the sink's files."""
-    return dict(sorted(filter(None, map(query_and_batch, files))))  # the highest batch of a query is last
+    return dict(sorted(filter(None, map(parse_sink_file_name, files))))  # the highest batch of a query is last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,34 +25,36 @@ UNIQUE_KEYS: Final = """
       AND i.indpred IS NULL AND i.indexprs IS NULL
     GROUP BY i.indexrelid
 """
-"""Selects the sets of columns that are valid keys for `on_conflict`: each has a unique index of only columns, for all
-rows, and checked immediately. Parameter: the table's name in SQL.
+"""Selects the sets of columns that are valid keys for `on_conflict_clause`.
+
+Each set has a unique index that has only columns, covers all rows, and is checked immediately. Parameter: the table's
+name in SQL.
 """
 TARGET_ALIAS: Final = "t"
-"""The alias of the table in an INSERT with `on_conflict`."""
+"""The alias of the table in an INSERT with `on_conflict_clause`."""
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """Quote an identifier for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def listed(names: Iterable[str]) -> str:
+def quote_identifiers(names: Iterable[str]) -> str:
     """Quote several identifiers, separated by commas."""
-    return ", ".join(map(quoted, names))
+    return ", ".join(map(quote_identifier, names))
 
 
-def later(one: str, other: str, names: Sequence[str]) -> str:
+def later_row_condition(one: str, other: str, names: Sequence[str]) -> str:
     """Return the condition that row `one` is later: the first column that differs decides, and null comes first."""
     found, same = [], ""
     for name in names:
-        first, second = f"{one}.{quoted(name)}", f"{other}.{quoted(name)}"
+        first, second = f"{one}.{quote_identifier(name)}", f"{other}.{quote_identifier(name)}"
         found.append(f"{same}(({first} > {second}) IS TRUE OR ({first} IS NOT NULL AND {second} IS NULL))")
         same += f"{first} IS NOT DISTINCT FROM {second} AND "
     return " OR ".join(found)
 
 
-def on_conflict(
+def on_conflict_clause(
     columns: Iterable[str], keys: Sequence[str], order_by: Sequence[str] = (), *, replaces: bool = True
 ) -> str:
     """Return the ON CONFLICT clause of an INSERT; empty without keys.
@@ -63,7 +65,7 @@ def on_conflict(
         return ""
     others = [name for name in columns if name not in keys] if replaces else []
     if not others:
-        return f" ON CONFLICT ({listed(keys)}) DO NOTHING"
-    changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in others)
-    unless_later = f" WHERE NOT ({later(TARGET_ALIAS, 'EXCLUDED', order_by)})" if order_by else ""
-    return f" ON CONFLICT ({listed(keys)}) DO UPDATE SET {changes}{unless_later}"
+        return f" ON CONFLICT ({quote_identifiers(keys)}) DO NOTHING"
+    changes = ", ".join(f"{quote_identifier(name)} = EXCLUDED.{quote_identifier(name)}" for name in others)
+    unless_later = f" WHERE NOT ({later_row_condition(TARGET_ALIAS, 'EXCLUDED', order_by)})" if order_by else ""
+    return f" ON CONFLICT ({quote_identifiers(keys)}) DO UPDATE SET {changes}{unless_later}"

@@ -9,7 +9,7 @@ from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimTerms
 StoreName = Literal["sqlite", "redis", "postgresql"]
 
 
-def open_store(name: StoreName, url: str, terms: ClaimTerms) -> ClaimStore:
+def create_claim_store(name: StoreName, url: str, terms: ClaimTerms) -> ClaimStore:
     """Return the store of this name. For `sqlite`, `url` is the path of a file. Does not connect yet."""
     if name == "redis":
         from rmqd.handler_api.leases.redis_store import RedisClaims

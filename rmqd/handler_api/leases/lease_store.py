@@ -19,7 +19,7 @@ Held = tuple[Key, str]
 """A claim: its key and its token."""
 
 
-def key_of(topic: str, name: str) -> Key:
+def claim_key_of(topic: str, name: str) -> Key:
     """Return the key of a message in a form that every store can write. Texts that a store would refuse are replaced by
     digests.
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from rmqd.handler_api.once.once_mark import HandledMark
 from rmqd.wire.message_queue import Identity
-from rmqd.wire.messages.message import InGroup, Message, Once
+from rmqd.wire.messages.message import Message, Once, OnceInGroup
 
 
-def once_of(group: str, identity: Callable[[], Identity] | None = None) -> InGroup:
+def once_for_group(group: str, identity: Callable[[], Identity] | None = None) -> OnceInGroup:
     """Return the group of a handler; `group` is its name at the brokers. `identity` is called at each use, because it
     is known late.
     """

@@ -20,9 +20,9 @@ class HandledMark:
     @property
     def row(self) -> tuple[str, str, str]:
         """The primary key: group, topic and id. The topic is the text of its identity, so it also names the cluster."""
-        return self.group, str(self.message.identity), self.message.lasting_id
+        return self.group, str(self.message.identity), self.message.id_of_all_copies
 
     @property
     def former_row(self) -> tuple[str, str, str]:
-        """The primary key that rmqd 0.1.0 wrote. A replay has no topic here, because it handles messages again."""
-        return self.group, "" if self.message.identity.replay else self.message.topic, self.message.lasting_id
+        """The primary key that rmqd 0.1.0 wrote. In a replay the topic is empty, because messages are handled again."""
+        return self.group, "" if self.message.identity.replay else self.message.topic, self.message.id_of_all_copies

@@ -19,7 +19,7 @@ import fastavro
 
 from rmqd.errors import ProtocolError
 from rmqd.handler_api.typed.signatures import Payload
-from rmqd.handler_api.typed.typed_form import HandlerFormError, name_of
+from rmqd.handler_api.typed.typed_form import HandlerFormError, type_name
 
 _ID_END: Final = 9
 _LENGTH: Final = 0x10
@@ -43,7 +43,7 @@ def reader_of(payload: Payload) -> Callable[[bytes], Any]:
     """Return the function that reads the record of a body. Raises HandlerFormError for an invalid schema."""
     if payload.schema is None:
         raise HandlerFormError(
-            f"avro={name_of(payload.target)} has no schema to read bodies with; expected {_ACCEPTED}"
+            f"avro={type_name(payload.target)} has no schema to read bodies with; expected {_ACCEPTED}"
         )
     try:
         schema = fastavro.parse_schema(_schema(payload.schema))

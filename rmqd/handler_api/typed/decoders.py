@@ -13,9 +13,9 @@ from typing import Any, Final
 from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
 from rmqd.errors import install_command
-from rmqd.handler_api.batch import DECISIONS, InvalidPayloadError, leaves_of
+from rmqd.handler_api.batch import DECISION_CLASSES, InvalidPayloadError, leaf_exceptions
 from rmqd.handler_api.typed import signatures
-from rmqd.handler_api.typed.typed_form import HandlerFormError, name_of
+from rmqd.handler_api.typed.typed_form import HandlerFormError, type_name
 from rmqd.runtime.plain_text import describe, text_of
 from rmqd.wire.messages.message import Message
 
@@ -23,7 +23,7 @@ Decode = Callable[[bytes], Any]
 
 _MAX_FAULTS: Final = 5  # the limit of faults that a reason names
 _MAX_CAUSES: Final = 10  # the limit of causes that are checked, because they may form a circle
-_NEVER_OF_BODY: Final = (*DECISIONS, MemoryError, ImportError, NameError)
+_NEVER_OF_BODY: Final = (*DECISION_CLASSES, MemoryError, ImportError, NameError)
 _QUOTES_A_VALUE: Final = re.compile(r"(Invalid (enum )?value|Object contains unknown field)(?= )")
 
 
@@ -46,7 +46,7 @@ class Decoder:
         try:
             payload = self.decode(message)
         except Exception as error:
-            if any(isinstance(one, _NEVER_OF_BODY) or _is_unavailable(one) for one in leaves_of(error)):
+            if any(isinstance(one, _NEVER_OF_BODY) or _is_unavailable(one) for one in leaf_exceptions(error)):
                 raise
             raise InvalidPayloadError(f"the body is not a valid {self.shown}: {_fault(error, self.target)}") from error
         if self.check is not None:
@@ -62,7 +62,7 @@ def decoder_of(payload: signatures.Payload) -> Decoder:
         return _by_function(payload.target)
     make, name = _FORMATS[payload.format]
     decode = make(payload)
-    return Decoder(payload.target, lambda message: decode(message.body), f"{name_of(payload.target)} in {name}")
+    return Decoder(payload.target, lambda message: decode(message.body), f"{type_name(payload.target)} in {name}")
 
 
 def _json(payload: signatures.Payload) -> Decode:
@@ -114,18 +114,18 @@ _FORMATS: Final[dict[str, tuple[Callable[[signatures.Payload], Decode], str]]] =
 
 def _by_function(function: Any) -> Decoder:
     accepted = "a function of (body) or (message: Message)"
-    if not callable(function) or signatures.is_async(function) or signatures.yields(function):
+    if not callable(function) or signatures.is_async(function) or signatures.is_generator_function(function):
         raise HandlerFormError(f"decode={function!r} is not a synchronous function; expected {accepted}")
     if owner := signatures.owner_of_unbound(function):
-        method = signatures.unbound_part(function).__name__
+        method = signatures.unbound_function(function).__name__
         what = f"decode={owner}.{method} is a method without its object"
         raise HandlerFormError(f"{what}; expected a bound method, as in {owner}().{method}")
     try:
-        needs, most = signatures.arity(function)
+        needs, most = signatures.positional_argument_range(function)
         first = signatures.parameters_of(function)[:1]
-        hints = [signatures.without_extras(signatures.hint_of(function, one)) for one in first]
+        hints = [signatures.without_extras(signatures.type_hint_of(function, one)) for one in first]
         takes_message = any(Message in (one, *typing.get_args(one)) for one in hints)
-        made = signatures.returned_by(function)
+        made = signatures.return_type_of(function)
     except ValueError as error:  # AnnotationError is a ValueError too
         raise HandlerFormError(f"decode={function!r}: {error}; expected {accepted}") from None
     if needs > 1 or not most:

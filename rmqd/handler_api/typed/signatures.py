@@ -21,7 +21,9 @@ class AnnotationError(ValueError):
     """An annotation is text that cannot be evaluated."""
 
 
-def hint_of(target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None) -> Any:
+def type_hint_of(
+    target: Callable[..., Any], parameter: inspect.Parameter, names: Mapping[str, Any] | None = None
+) -> Any:
     """Return the type in a parameter's annotation, including the extras of `Annotated`; `Parameter.empty` without
     annotation.
 
@@ -36,7 +38,7 @@ def without_extras(hint: Any) -> Any:
     return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
-def returned_by(function: Callable[..., Any]) -> Any:
+def return_type_of(function: Callable[..., Any]) -> Any:
     """Return the declared return type of a callable, or a class itself; Any if not declared. Raises AnnotationError."""
     if inspect.isclass(function):
         return function
@@ -50,7 +52,7 @@ def returned_by(function: Callable[..., Any]) -> Any:
 def _evaluated(target: Callable[..., Any], name: str, hint: Any, names: Mapping[str, Any] | None = None) -> Any:
     if hint is inspect.Parameter.empty:
         return hint
-    function = inspect.unwrap(function_of(target))
+    function = inspect.unwrap(called_function(target))
     holder = SimpleNamespace(__annotations__={name: hint})
     known = getattr(function, "__globals__", {})
     try:
@@ -62,7 +64,7 @@ def _evaluated(target: Callable[..., Any], name: str, hint: Any, names: Mapping[
 POSITIONAL_KINDS: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def function_of(target: Callable[..., Any]) -> Any:
+def called_function(target: Callable[..., Any]) -> Any:
     """Return the routine that runs when a callable is called: for a class its constructor, for an object its
     `__call__`.
     """
@@ -76,12 +78,12 @@ def function_of(target: Callable[..., Any]) -> Any:
 def is_async(target: Callable[..., Any]) -> bool:
     """Return whether a call returns a coroutine."""
     # the target itself may be an AsyncMock
-    return any(inspect.iscoroutinefunction(one) for one in (target, function_of(target)))
+    return any(inspect.iscoroutinefunction(one) for one in (target, called_function(target)))
 
 
-def yields(target: Callable[..., Any]) -> bool:
+def is_generator_function(target: Callable[..., Any]) -> bool:
     """Return whether the callable is a generator function: calling it runs none of its code."""
-    function = function_of(target)
+    function = called_function(target)
     # only helpers of contextlib are unwrapped: another decorator may run the generator
     while getattr(function, "__globals__", None) is vars(contextlib):
         function = getattr(function, "__wrapped__", None)
@@ -102,7 +104,7 @@ def parameters_of(target: Callable[..., Any]) -> list[inspect.Parameter]:
         return [inspect.Parameter("value", inspect.Parameter.POSITIONAL_ONLY)]
 
 
-def arity(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
+def positional_argument_range(target: Callable[..., Any], named: Collection[str] = ()) -> tuple[int, int]:
     """Return how many positional arguments a callable needs, and how many it takes.
 
     Raises ValueError if it needs keyword-only arguments other than `named`, or arguments of typed handlers.
@@ -138,14 +140,14 @@ def options_parameter(target: Callable[..., Any], place: int) -> inspect.Paramet
     return None if at_place is None or at_place.default is not at_place.empty else at_place
 
 
-def unbound_part(target: Any) -> Any:
-    """Return the function of a partial that binds no positional argument, so no `self` either; else the target."""
+def unbound_function(target: Any) -> Any:
+    """Return the function inside a partial that binds only keywords; any other target is returned unchanged."""
     return target.func if isinstance(target, functools.partial) and not target.args else target
 
 
 def owner_of_unbound(target: Any) -> str:
     """Return the class name of a method that was taken from its class, and so lacks its object; "" otherwise."""
-    target = unbound_part(target)
+    target = unbound_function(target)
     function = inspect.unwrap(target) if inspect.isroutine(target) and not inspect.ismethod(target) else None
     owner, _, name = getattr(function, "__qualname__", "").rpartition(".")
     if not inspect.isfunction(function) or not owner or owner.endswith("<locals>"):
@@ -214,7 +216,7 @@ class TypedHandler:
         return TypedHandler(self.function.__get__(instance, owner), self.payload, self.names)
 
 
-def is_around_typed(target: Any) -> bool:
+def hides_typed_handler(target: Any) -> bool:
     """Return whether a partial, or a decorator with `functools.wraps`, hides a typed handler, so it gets batches."""
     while target is not None and not isinstance(target, TypedHandler):
         target = target.func if isinstance(target, functools.partial) else getattr(target, "__wrapped__", None)

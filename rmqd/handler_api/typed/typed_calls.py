@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from rmqd.errors import RmqdError
-from rmqd.handler_api.batch import AGAIN, Batch, Decision, InvalidPayloadError, Outcome, decision_of
+from rmqd.handler_api.batch import AGAIN_DECISION, Batch, Decision, InvalidPayloadError, Outcome, decision_for_error
 from rmqd.handler_api.typed.decoders import Decoder
 from rmqd.handler_api.typed.signatures import OnInvalid
 from rmqd.handler_api.typed.typed_form import CallForm, Source
@@ -98,13 +98,13 @@ class _Course:
             return False
         decision = self._part.decisions().get(0)
         if decision is None or decision.outcome is not Outcome.RETRY:  # a chosen retry must not count as failed
-            self._part.replace_decision(0, replace(decision or decision_of(error), error=error))
+            self._part.replace_decision(0, replace(decision or decision_for_error(error), error=error))
         return True
 
     def _one_by_one(self) -> Iterator[Call]:
         batch = self._batch
         for index in range(1, len(batch)):
-            batch.decide(index, AGAIN)  # the default if its call never starts
+            batch.decide(index, AGAIN_DECISION)  # the default if its call never starts
         for index in range(len(batch)):
             if len(batch) > 1:
                 batch.replace_decision(index, None)
@@ -154,4 +154,4 @@ class _Course:
             return Decision(_OUTCOMES[self._calls.on_invalid], reason=str(error), error=error)
         if isinstance(error, RmqdError):
             raise error
-        return replace(decision_of(error), error=error)
+        return replace(decision_for_error(error), error=error)

@@ -1,6 +1,6 @@
 """Dependencies of typed handlers: objects that are created once per process, and closed at its end.
 
-`form_of` finds out which argument each parameter of a typed handler gets.
+`call_form_of` finds out which argument each parameter of a typed handler gets.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rmqd.handler_api.typed.signatures import (
     AnnotationError,
     Depends,
     TypedHandler,
-    hint_of,
     is_async,
     parameters_of,
+    type_hint_of,
     without_extras,
 )
 from rmqd.offset_stores import offset_connection
-from rmqd.runtime.own_threads import call_either
+from rmqd.runtime.own_threads import call_sync_or_async
 from rmqd.wire.messages.message import Message
 
 
@@ -68,7 +68,7 @@ def dependency_of(hint: Any, parameter: inspect.Parameter, behind: tuple[Any, ..
     for inner in _parameters(make):
         try:
             found = dependency_of(
-                hint_of(make, inner) if inspect.isroutine(make) else inner.annotation, inner, (*behind, make)
+                type_hint_of(make, inner) if inspect.isroutine(make) else inner.annotation, inner, (*behind, make)
             )
         except AnnotationError as error:
             raise HandlerFormError(f"{where}: {error}; expected a type that can be imported at runtime") from None
@@ -137,7 +137,7 @@ class Dependencies:
 
     async def _call(self, function: Callable[[], Any]) -> Any:
         if not self._in_loop:
-            return await call_either(function)
+            return await call_sync_or_async(function)
         result = function()
         return await result if isinstance(result, Awaitable) else result
 
@@ -183,7 +183,7 @@ class CallForm:
         return next((name for name, one in self.others.items() if one == source), None)
 
 
-def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
+def call_form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
     """Return the form of a typed handler whose bodies become a `target`; Any if unknown.
 
     The first parameter of a method that is not `is_bound` is `self`. Raises HandlerFormError.
@@ -209,13 +209,13 @@ def form_of(handler: TypedHandler, target: Any, *, is_bound: bool) -> CallForm:
     return CallForm(per_batch, others, dependencies)
 
 
-def name_of(target: Any) -> str:
+def type_name(target: Any) -> str:
     """Return a type as it is written in source: a union as its members, `Annotated` without its extras."""
     origin, arguments = typing.get_origin(target), typing.get_args(target)
     if origin is Annotated:
-        return name_of(arguments[0])
+        return type_name(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        return " | ".join("None" if one is types.NoneType else name_of(one) for one in arguments)
+        return " | ".join("None" if one is types.NoneType else type_name(one) for one in arguments)
     return target.__name__ if inspect.isclass(target) and not typing.get_args(target) else str(target)
 
 
@@ -228,15 +228,17 @@ def _takes_list(handler: TypedHandler, parameter: inspect.Parameter, target: Any
         return True
     if _fits(target, hint):
         return False
-    what = f"the parameter {parameter.name} is annotated as {name_of(hint)}, but the decorator makes {name_of(target)}"
-    accepted = f"{parameter.name}: {name_of(target)}, or list[{name_of(target)}] for the payloads of a batch"
+    what = (
+        f"the parameter {parameter.name} is annotated as {type_name(hint)}, but the decorator makes {type_name(target)}"
+    )
+    accepted = f"{parameter.name}: {type_name(target)}, or list[{type_name(target)}] for the payloads of a batch"
     raise HandlerFormError(f"{what}; expected {accepted}")
 
 
 def takes_batch(function: Callable[..., Any], parameter: inspect.Parameter) -> bool:
-    """Return whether a parameter may get a batch: by its annotation, or because this has no type that is known."""
+    """Return whether a parameter may get a batch: its annotation allows one, or does not name a known type."""
     try:
-        hint = without_extras(hint_of(function, parameter))
+        hint = without_extras(type_hint_of(function, parameter))
     except AnnotationError:
         return True
     kind = typing.get_origin(hint) or hint
@@ -296,7 +298,7 @@ def _dependency(handler: TypedHandler, parameter: inspect.Parameter) -> Dependen
 
 def _whole_hint(handler: TypedHandler, parameter: inspect.Parameter) -> Any:
     try:
-        return hint_of(handler.function, parameter, handler.names)
+        return type_hint_of(handler.function, parameter, handler.names)
     except AnnotationError as error:
         raise HandlerFormError(f"{error}; expected a type that can be imported at runtime") from None
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_LITE_TOPIC, RMQD_REASON, kept_properties
+from rmqd.consumer.handling.send_back import RMQD_EXCEPTION, RMQD_LITE_TOPIC, RMQD_REASON, copied_properties
 from rmqd.errors import InUseError, RmqdError
 from rmqd.runtime.files import lock_file, make_folder, replace_file, sync_folder
 from rmqd.wire.message_queue import Identity
@@ -131,9 +131,9 @@ class DlqMessage:
         origin = self.message.stored_properties.get(ORIGIN_MESSAGE_ID) or self.message.offset_msg_id
         return _copy_key(self.message, origin, self.message.reconsume_times + 1)
 
-    def copied_properties(self) -> dict[str, str]:
+    def replay_properties(self) -> dict[str, str]:
         """Return the properties of a copy for a replay: the message's properties and RMQD_REPLAY_ID."""
-        return kept_properties(self.message, self.origin_topic or "") | {RMQD_REPLAY_ID: self.replay_id}
+        return copied_properties(self.message, self.origin_topic or "") | {RMQD_REPLAY_ID: self.replay_id}
 
 
 def sent_back_key(copy: Message) -> str:

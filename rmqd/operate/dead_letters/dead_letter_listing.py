@@ -10,7 +10,7 @@ from typing import Final
 
 from rmqd.client.api.admin_requests import topic_configs, topic_stats
 from rmqd.client.api.offset_requests import query_consumer_offset, update_consumer_offset
-from rmqd.client.api.pull_requests import read_part
+from rmqd.client.api.pull_requests import read_records
 from rmqd.client.brokers import Brokers
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
@@ -100,7 +100,7 @@ async def read_block(
     remoting: RemotingClient, address: str, queue: MessageQueue, low: int, high: int
 ) -> tuple[MessageBlock, int]:
     """Return a part of a queue's messages from `low` on, and the next offset. Raises RmqdError."""
-    part = await read_part(remoting, address, queue, low, min(high - low, _MAX_AT_ONCE))
+    part = await read_records(remoting, address, queue, low, min(high - low, _MAX_AT_ONCE))
     return decode_messages(part.records, queue), part.next_offset
 
 

@@ -259,7 +259,7 @@ class Replay:
 
         async def send(letter: DlqMessage) -> None:
             await self._rate.wait()
-            self._rate.spend(1)
+            self._rate.charge(1)
             try:
                 await sender.send(letter, way)
             except (RmqdError, InvalidMessageError) as error:

@@ -103,7 +103,7 @@ class CopySender:
         header = copy_header(
             message,
             retry_topic(self._group),
-            letter.copied_properties(),
+            letter.replay_properties(),
             broker_name=self._broker_name,
             reconsume_times=0,
             max_reconsume_times=CONCURRENT_MAX_RECONSUME_TIMES,

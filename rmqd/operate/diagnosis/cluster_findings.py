@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from rmqd.consumer.health.causes import CAUSES, Problem, found
+from rmqd.consumer.health.causes import CAUSES, Problem, make_problem
 from rmqd.consumer.health.group_problems import (
-    KEPT_PREFIX,
-    closed_problem,
-    missing_problem,
-    named,
-    settings_problem,
-    unknown_problem,
+    FORBIDDEN_PREFIX,
+    group_settings_problem,
+    list_names,
+    missing_topic_problem,
+    unknown_group_problem,
+    unreadable_topic_problem,
 )
 from rmqd.operate.diagnosis.diagnosis_facts import BrokerFacts, DiagnosisSnapshot, Finding, TopicFacts, wait
 from rmqd.runtime.plain_text import duration
@@ -28,7 +28,7 @@ def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield the problems of the brokers that serve the group."""
     if not snapshot.brokers:
         evidence = f"the name server at {snapshot.name_servers} knows no broker"
-        yield Finding(found("no_route", evidence))
+        yield Finding(make_problem("no_route", evidence))
     serving = _serving(snapshot)
     for name, broker in snapshot.brokers.items():
         if name in serving:
@@ -38,28 +38,28 @@ def brokers(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 def _broker(snapshot: DiagnosisSnapshot, broker: BrokerFacts) -> Iterator[Finding]:
     name, where = broker.name, f"{broker.name} ({broker.master})"
     if broker.silence is not None:
-        yield Finding(found("no_route", f"{where} does not respond: {broker.silence}"), name)
+        yield Finding(make_problem("no_route", f"{where} does not respond: {broker.silence}"), name)
     elif broker.master is None:
-        evidence = f"{name} has no master; its slave {named(broker.slaves)} is read-only"
-        yield Finding(found("broker_read_only", evidence, step=_MASTER), name)
+        evidence = f"{name} has no master; its slave {list_names(broker.slaves)} is read-only"
+        yield Finding(make_problem("broker_read_only", evidence, step=_MASTER), name)
     elif broker.permission is not None and not broker.permission & PERM_READ:
         evidence = f"{where} is not readable (brokerPermission={broker.permission})"
-        yield Finding(found("no_permission", evidence, step=_PERMISSION.replace("@", broker.master)), name)
+        yield Finding(make_problem("no_permission", evidence, step=_PERMISSION.replace("@", broker.master)), name)
     elif broker.permission is not None and not broker.permission & PERM_WRITE:
         evidence = f"{where} is read-only (brokerPermission={broker.permission})"
         step = _PERMISSION.replace("@", broker.master)
-        yield Finding(found("broker_read_only", evidence, step=step), name)
+        yield Finding(make_problem("broker_read_only", evidence, step=step), name)
     elif broker.disk_used is not None and broker.disk_used >= broker.disk_limit:
         evidence = (
             f"the disk of {where} is {broker.disk_used:.0%} full; at {broker.disk_limit:.0%} it stops storing messages"
         )
-        yield Finding(found("broker_read_only", evidence, step=_DISK), name)
+        yield Finding(make_problem("broker_read_only", evidence, step=_DISK), name)
     ahead = broker.clock_ahead_seconds
     if ahead is not None and abs(ahead) >= CLOCK_SECONDS:
         evidence = (
             f"the clock of {where} is {duration(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'} that of this host"
         )
-        yield Finding(found("clock_skew", evidence), name)
+        yield Finding(make_problem("clock_skew", evidence), name)
 
 
 _MASTER: Final = (
@@ -76,9 +76,9 @@ def topics(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield the problems of the topics that the group subscribes to."""
     for topic, facts in snapshot.topics.items():
         if facts.missing:
-            yield Finding(missing_problem(topic), topic)
+            yield Finding(missing_topic_problem(topic), topic)
         elif facts.route is None:
-            yield Finding(found("no_route", f"no route to topic {topic}: {facts.error}"), topic)
+            yield Finding(make_problem("no_route", f"no route to topic {topic}: {facts.error}"), topic)
         else:
             yield from _closed(snapshot, facts)
 
@@ -90,11 +90,11 @@ def _closed(snapshot: DiagnosisSnapshot, facts: TopicFacts) -> Iterator[Finding]
         name for name, one in snapshot.brokers.items() if one.permission is not None and not one.permission & PERM_READ
     }
     if of_topic := [name for name in closed if name not in shut]:
-        yield Finding(closed_problem(facts.topic, of_topic), facts.topic)
+        yield Finding(unreadable_topic_problem(facts.topic, of_topic), facts.topic)
     gone = {queues.broker_name for queues in facts.route.queue_datas} - snapshot.brokers.keys()
     if gone and snapshot.brokers:
-        evidence = f"topic {facts.topic} has queues on {named(gone)}, which no name server knows"
-        yield Finding(found("no_route", evidence), facts.topic)
+        evidence = f"topic {facts.topic} has queues on {list_names(gone)}, which no name server knows"
+        yield Finding(make_problem("no_route", evidence), facts.topic)
 
 
 def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -104,11 +104,11 @@ def settings(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         where = f"{name} ({broker.master})"
         if (
             known is not None
-            and (problem := settings_problem(where, snapshot.group, known, snapshot.model)) is not None
+            and (problem := group_settings_problem(where, snapshot.group, known, snapshot.model)) is not None
         ):
             yield Finding(problem, name)
         elif known is None and not broker.makes_groups and broker.silence is None:
-            yield Finding(unknown_problem(where, snapshot.group), name)
+            yield Finding(unknown_group_problem(where, snapshot.group), name)
 
 
 def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -128,7 +128,7 @@ def members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         waits = "no broker knows the group, so it has never consumed"
         step = "check the name (`rmqd groups list` lists all groups), or start a member: `rmqd run --group {group}`"
     evidence = f"no broker has a member of the group; {waits}"
-    yield Finding(found("no_members", evidence, group=snapshot.group, step=step))
+    yield Finding(make_problem("no_members", evidence, group=snapshot.group, step=step))
 
 
 def _serving(snapshot: DiagnosisSnapshot) -> frozenset[str]:
@@ -154,14 +154,14 @@ def findings_of_daemon(group: Mapping[str, Any], name: str, namespace: str = "")
     failure, waits = group.get("failure"), group.get("not_ready_reason")
     if failure:
         evidence = f"the daemon's member does not run, because its group has failed: {failure}"
-        yield Finding(found("no_members", evidence, group=name, step=_FAILED), "daemon")
-    elif waits and KEPT_PREFIX in waits:
+        yield Finding(make_problem("no_members", evidence, group=name, step=_FAILED), "daemon")
+    elif waits and FORBIDDEN_PREFIX in waits:
         # otherwise it is reported below
         if not any(str(one.get("evidence")) in waits for one in group.get("problems", ())):
             evidence = f"the daemon reports: {waits}"
-            yield Finding(found("no_permission", evidence, group=name, step=_RIGHTS), "daemon")
+            yield Finding(make_problem("no_permission", evidence, group=name, step=_RIGHTS), "daemon")
     elif waits:
-        yield Finding(found("no_members", f"the daemon's member waits: {waits}", group=name), "daemon")
+        yield Finding(make_problem("no_members", f"the daemon's member waits: {waits}", group=name), "daemon")
     told: list[tuple[Any, MessageQueue | None]] = [(one, None) for one in group.get("problems", ())]
     told += [(queue.get("stall"), _place(queue, namespace)) for queue in group.get("queues", ())]
     steps: dict[tuple[str, str], str] = {}

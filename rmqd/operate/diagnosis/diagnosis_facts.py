@@ -12,7 +12,7 @@ from typing import Final
 from rmqd.client.group_reader import MemberReport, QueueLag
 from rmqd.consumer.health.causes import Problem
 from rmqd.operate.queries.message_queries import FoundMessage
-from rmqd.runtime.plain_text import count
+from rmqd.runtime.plain_text import count_noun
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, PopProcessQueueInfo, ProcessQueueInfo
 from rmqd.wire.bodies.route_data import TopicRouteData
@@ -178,4 +178,4 @@ def places(queues: Iterable[MessageQueue]) -> str:
 
 def wait(number: int) -> str:
     """Return `1 message waits` or `2 messages wait`."""
-    return f"{count(number, 'message')} {'waits' if number == 1 else 'wait'}"
+    return f"{count_noun(number, 'message')} {'waits' if number == 1 else 'wait'}"

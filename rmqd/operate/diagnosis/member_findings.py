@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import Final
 
 from rmqd.client.group_reader import MemberReport
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.health.group_problems import (
     PROCESS_CLIENT_ID,
-    Difference,
-    differences,
+    MemberDifference,
+    list_names,
     model_difference,
-    named,
     order_difference,
+    subscription_differences,
 )
 from rmqd.operate.diagnosis.diagnosis_facts import DiagnosisSnapshot, Finding, places, wait
-from rmqd.runtime.plain_text import count
+from rmqd.runtime.plain_text import count_noun
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import is_retry_topic, topic_of_pop_retry
@@ -45,14 +45,14 @@ def conflicts(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
 
 def conflict_problem(client_id: str, broker: str, addresses: list[str]) -> Problem:
     """Return the problem of a client id with several connections to one broker."""
-    evidence = f"{client_id} is connected {len(addresses)} times to {broker}: from {named(addresses)}"
-    return found("client_id_conflict", evidence)
+    evidence = f"{client_id} is connected {len(addresses)} times to {broker}: from {list_names(addresses)}"
+    return make_problem("client_id_conflict", evidence)
 
 
 def different_members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members with different subscriptions or modes."""
     telling = [member for member in snapshot.members.values() if member.info is not None]
-    groups: dict[Difference, list[str]] = {}
+    groups: dict[MemberDifference, list[str]] = {}
     if telling:
         ours = _usual(telling)
         for member in telling:
@@ -63,11 +63,13 @@ def different_members(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         for name, view in snapshot.views.items():
             if name != reference[0]:
                 us = f"the last heartbeat at {reference[0]}"
-                for difference in differences(view.subscription_table, reference[1].subscription_table, us):
+                for difference in subscription_differences(
+                    view.subscription_table, reference[1].subscription_table, us
+                ):
                     groups.setdefault(difference, []).append(f"members by the last heartbeat at {name}")
     for difference, who in groups.items():
-        problem = found(difference.cause, f"{named(who)} {difference.text}", group=snapshot.group)
-        yield Finding(problem, f"{difference.about} {difference.text}", momentary=True)
+        problem = make_problem(difference.cause, f"{list_names(who)} {difference.text}", group=snapshot.group)
+        yield Finding(problem, f"{difference.subject} {difference.text}", momentary=True)
     yield from _modes(snapshot)
 
 
@@ -87,9 +89,9 @@ def _model(member: MemberReport) -> str | None:
     return None if member.info is None else member.info.properties.get("messageModel")
 
 
-def _differences(member: MemberReport, ours: MemberReport) -> Iterator[Difference]:
+def _differences(member: MemberReport, ours: MemberReport) -> Iterator[MemberDifference]:
     us = ours.client_id
-    yield from differences(member.subscriptions or {}, ours.subscriptions or {}, us)
+    yield from subscription_differences(member.subscriptions or {}, ours.subscriptions or {}, us)
     if (model := _model(ours)) is not None:
         yield from model_difference(_model(member), model, us)
     if ours.orderly is not None:
@@ -100,7 +102,7 @@ def pulling_problem(group: str, topic: str, brokers: str, who: str) -> Problem:
     """Return the problem of a group that is configured for POP while brokers make it pull."""
     evidence = f"{brokers} makes the group pull {topic}, but {who} is configured to pop"
     step = "run `rmqd groups mode {group} {topic} pop`, or set consume_mode: concurrently"
-    return found("mode_mismatch", evidence, group=group, topic=topic, step=step)
+    return make_problem("mode_mismatch", evidence, group=group, topic=topic, step=step)
 
 
 def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -111,21 +113,22 @@ def _modes(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         names = {queue.broker_name for queue in facts.queues} & snapshot.modes.keys()
         pulled = sorted(name for name in names if snapshot.modes[name].get(topic, "PULL") != "POP")
         if wanting and pulled:
-            problem = pulling_problem(snapshot.group, topic, named(pulled), named(wanting))
+            problem = pulling_problem(snapshot.group, topic, list_names(pulled), list_names(wanting))
             yield Finding(problem, f"pop {topic}")
         poppers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_pop_table)}
         pullers = {one for one, info in infos.items() if any(at.topic == topic for at in info.mq_table)} - poppers
         if poppers and pullers:
-            evidence = f"{named(poppers)} pops {topic}, while {named(pullers)} pulls it: each gets all of its messages"
-            problem = found("mode_mismatch", evidence, group=snapshot.group)
+            some, others = list_names(poppers), list_names(pullers)
+            evidence = f"{some} pops {topic}, while {others} pulls it: each gets all of its messages"
+            problem = make_problem("mode_mismatch", evidence, group=snapshot.group)
             yield Finding(problem, f"both {topic}", momentary=True)
 
 
 def pauses(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield members that an operator has paused."""
     if paused := [f"{client_id} ({some})" for client_id, one in snapshot.members.items() if (some := one.paused)]:
-        evidence = f"an operator has paused {named(paused)}"
-        yield Finding(found("paused", evidence, group=snapshot.group))
+        evidence = f"an operator has paused {list_names(paused)}"
+        yield Finding(make_problem("paused", evidence, group=snapshot.group))
 
 
 def owners(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -158,24 +161,24 @@ def _subscribed(snapshot: DiagnosisSnapshot) -> list[MessageQueue]:
 
 
 def _hung(snapshot: DiagnosisSnapshot, silent: list[MemberReport], unowned: list[MessageQueue]) -> Finding:
-    who = named(f"{member.client_id} ({member.address})" for member in silent)
+    who = list_names(f"{member.client_id} ({member.address})" for member in silent)
     waiting = sum(snapshot.waiting(queue) for queue in unowned if queue in snapshot.queues)
     evidence = f"{who} is connected but does not respond: it hangs, or was stopped"
     if unowned:
         evidence += f"; no other member has {places(unowned)}" + (f", where {wait(waiting)}" if waiting else "")
     step = "check that process (a stack dump), and restart it; the other members get its queues when it has ended"
-    return Finding(found("orphaned_queue", evidence, step=step), "silent")
+    return Finding(make_problem("orphaned_queue", evidence, step=step), "silent")
 
 
 def _unowned(snapshot: DiagnosisSnapshot, unowned: list[MessageQueue]) -> Finding:
     waiting = sum(snapshot.waiting(queue) for queue in unowned if queue in snapshot.queues)
-    asked = count(len(snapshot.members), "member")
+    asked = count_noun(len(snapshot.members), "member")
     evidence = f"no member has {places(unowned)}, where {wait(waiting)} (asked: {asked})"
     strategies = {info.properties.get("allocateMessageQueueStrategy", "") for info in snapshot.infos.values()}
     by_config = any(mark in strategy for strategy in strategies for mark in _BY_CONFIG)
     if snapshot.orderly and not by_config:
         evidence = f"{evidence}; in an orderly group its owner waits for a lock that another client holds"
-        return Finding(found("held_lock", evidence, group=snapshot.group), momentary=True)
+        return Finding(make_problem("held_lock", evidence, group=snapshot.group), momentary=True)
     step = ""
     if twice := [
         f"{member.client_id} on {broker}"
@@ -183,14 +186,14 @@ def _unowned(snapshot: DiagnosisSnapshot, unowned: list[MessageQueue]) -> Findin
         for broker, connections in member.connections.items()
         if len(connections) > 1
     ]:
-        evidence += f"; the broker counts {named(twice)} more than once, because it still knows closed connections"
+        evidence += f"; the broker counts {list_names(twice)} more than once, because it still knows closed connections"
         step = "wait two minutes until the broker drops them; otherwise restart that member"
     elif by_config:
         step = "add them to a member's allocate_queues, or set another allocate_strategy"
     elif len({_plain(strategy) for strategy in strategies}) > 1:
         step = "give all members the same allocate_strategy"
-        evidence += f"; their strategies are {named(map(_plain, strategies))}"
-    return Finding(found("orphaned_queue", evidence, group=snapshot.group, step=step), momentary=True)
+        evidence += f"; their strategies are {list_names(map(_plain, strategies))}"
+    return Finding(make_problem("orphaned_queue", evidence, group=snapshot.group, step=step), momentary=True)
 
 
 def _plain(strategy: str) -> str:
@@ -211,7 +214,7 @@ def _unlocked(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         waiting = sum(snapshot.waiting(queue) for queue in queues if queue in snapshot.queues)
         if waiting:
             evidence = f"{client_id} should consume {places(queues)}, but another client holds the lock at the broker"
-            problem = found("held_lock", f"{evidence}; {wait(waiting)}", group=snapshot.group)
+            problem = make_problem("held_lock", f"{evidence}; {wait(waiting)}", group=snapshot.group)
             yield Finding(problem, client_id, momentary=True)
 
 
@@ -220,10 +223,9 @@ def _idle(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     reporting = (member for member in snapshot.members.values() if member.info is not None)
     idle = [one.client_id for one in reporting if not any(_counts(snapshot, queue) for queue in one.queues)]
     if idle and queues:
-        evidence = (
-            f"{named(idle)} has no queue: {count(len(snapshot.members), 'member')} share {count(queues, 'queue')}"
-        )
-        yield Finding(found("idle_member", evidence), ", ".join(sorted(idle)), momentary=True)
+        members = count_noun(len(snapshot.members), "member")
+        evidence = f"{list_names(idle)} has no queue: {members} share {count_noun(queues, 'queue')}"
+        yield Finding(make_problem("idle_member", evidence), ", ".join(sorted(idle)), momentary=True)
 
 
 def _counts(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> bool:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rmqd.client.group_reader import MemberReport
-from rmqd.consumer.health.causes import CAUSES, found
-from rmqd.consumer.health.group_problems import named
+from rmqd.consumer.health.causes import CAUSES, make_problem
+from rmqd.consumer.health.group_problems import list_names
 from rmqd.operate.diagnosis.diagnosis_facts import (
     FAILING_SHARE,
     MIN_FAILED,
@@ -17,7 +17,7 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     places,
     wait,
 )
-from rmqd.runtime.plain_text import count, duration
+from rmqd.runtime.plain_text import count_noun, duration
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
@@ -46,8 +46,8 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
             continue
         evidence = f"the group would continue in {places([queue])} at offset {place}, outside {ends.min} to {ends.max}"
         if place < ends.min:
-            evidence += f": {count(ends.min - place, 'message')} deleted before being handled"
-        problem = found("offset_illegal", evidence, group=snapshot.group, topic=queue.topic)
+            evidence += f": {count_noun(ends.min - place, 'message')} deleted before being handled"
+        problem = make_problem("offset_illegal", evidence, group=snapshot.group, topic=queue.topic)
         yield Finding(problem, str(queue), momentary=bool(snapshot.members))
 
 
@@ -57,20 +57,20 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at_ms / 1000 < RECENT_SECONDS]
     poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
     if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MAX_POISONED:
-        failing = named(
+        failing = list_names(
             f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
         )
         evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
         one = min(poisoned)
         step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
-        yield Finding(found("poison_message", evidence, group=snapshot.group, step=step))
+        yield Finding(make_problem("poison_message", evidence, group=snapshot.group, step=step))
     elif failed * 60 >= MIN_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
         yield _failing(snapshot)
 
 
 def _failing(snapshot: DiagnosisSnapshot) -> Finding:
     ok, failed = snapshot.rates
-    who = named(
+    who = list_names(
         client_id
         for client_id, info in snapshot.infos.items()
         if any(status.consume_failed_tps for status in info.status_table.values())
@@ -79,7 +79,7 @@ def _failing(snapshot: DiagnosisSnapshot) -> Finding:
     evidence = (
         f"in the last minute {share:.0%} of the attempts failed: {_rate(failed)} failed, {_rate(ok)} did not ({who})"
     )
-    return Finding(found("failing_handler", evidence, group=snapshot.group))
+    return Finding(make_problem("failing_handler", evidence, group=snapshot.group))
 
 
 def stalled_queues(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> list[MessageQueue]:
@@ -111,11 +111,11 @@ def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Itera
         by_finding["poison_message"] = failing
     for cause, queues in by_finding.items():
         owner = {name for queue in queues for name in (one.client_id for one in now.owners(queue))}
-        evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {named(owner)}"
+        evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {list_names(owner)}"
         step = _STALLED_STEP if cause == "stalled_queue" else ""
         limits = [one.limit("consumeThreadMin", _THREADS) for queue in queues for one in now.owners(queue)]
         slots = max(limits, default=_THREADS)
-        problem = found(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
+        problem = make_problem(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
         yield Finding(problem, "waits", queues=frozenset(queues))
         if cause in CAUSES["skewed_queue"].explains.split():
             moving = [queue for queue in queues if before.place(queue) != now.place(queue)]
@@ -127,7 +127,7 @@ def _skewed(snapshot: DiagnosisSnapshot, queue: MessageQueue, share: float) -> F
     if sample := snapshot.samples.get(queue):
         keys = ", ".join(f"{key} ({times / len(sample):.0%})" for key, times in Counter(sample).most_common(3))
         evidence += f"; the most frequent keys of its next {len(sample)} messages: {keys}"
-    return Finding(found("skewed_queue", evidence, group=snapshot.group, topic=queue.topic), str(queue))
+    return Finding(make_problem("skewed_queue", evidence, group=snapshot.group, topic=queue.topic), str(queue))
 
 
 def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
@@ -225,7 +225,8 @@ def _text_of_held_back(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues
     pulled = [one for queue in queues if (one := now.pulled(queue)) is not None]
     most = max(pulled, key=lambda one: one.cached_msg_count)
     limits = {_held_back(member, one) for queue in queues for member in now.owners(queue) for one in pulled} - {""}
-    held = f"{named(limits)} keeps the member from pulling, with {count(most.cached_msg_count, 'message')} at hand"
+    cached = count_noun(most.cached_msg_count, "message")
+    held = f"{list_names(limits)} keeps the member from pulling, with {cached} at hand"
     return f"{held}: {_text_of_stuck(before, now, queues)}"
 
 

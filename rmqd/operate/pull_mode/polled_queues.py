@@ -13,7 +13,7 @@ from rmqd.consumer.circuit import Circuit
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.context import GroupContext
 from rmqd.consumer.handling.ready_queues import ReadyQueues
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.offsets.start_offsets import QueueStart
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
@@ -98,7 +98,9 @@ class PollService:
         """Report that the messages wait for the program."""
         seconds = self._clock.monotonic() - self._polled_at
         step = "call poll more often, or close the consumer: its queues then go to other members"
-        return found("slow_handler", f"messages wait for a poll; the last one was {duration(seconds)} ago", step=step)
+        return make_problem(
+            "slow_handler", f"messages wait for a poll; the last one was {duration(seconds)} ago", step=step
+        )
 
     async def call_in_background(self, batch: Batch, ended: Callable[[], None]) -> None:
         """Refuse an operator's message. Raises RmqdError."""
@@ -132,7 +134,7 @@ class PollService:
 class ChosenDivision(QueueDivision):
     """All queues that the program assigned, regardless of the group's members."""
 
-    is_of_members = False
+    joins_group = False
 
     def __init__(self, context: GroupContext, chosen: Collection[MessageQueue]) -> None:
         super().__init__(context)
@@ -147,7 +149,7 @@ class ChosenDivision(QueueDivision):
     ) -> MemberShare:
         return MemberShare(pulled=self._chosen & {*queues})
 
-    def assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
+    def create_assignment(self, message_queue: MessageQueue, *, is_popped: bool) -> AssignedQueue:
         return ChosenQueue(self._context, message_queue)
 
 
@@ -165,9 +167,9 @@ class ChosenQueue(AssignedQueue):
         """Return the stored offset; otherwise the start offset of a new group. Raises RmqdError."""
         context, queue = self._context, self.message_queue
         stored = await context.store.read(queue)
-        context.store.take_over(queue, stored)
+        context.store.begin_ownership(queue, stored)
         if stored is None:
-            return await context.start_offsets.policy.of_new_group(queue)
+            return await context.start_offsets.policy.new_group_start(queue)
         return QueueStart(stored, "committed", True)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Self, TypeVar
 from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.consumer.assembly import local_offsets
+from rmqd.consumer.assembly import read_local_offsets
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pauses import PauseScope
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
@@ -20,7 +20,7 @@ from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import PullConsumerError, RmqdError, SettingError
 from rmqd.operate.pull_mode.polled_queues import PolledQueue, PollService, polled_consumer
 from rmqd.operate.pull_mode.pull_settings import Expression, Settings, as_iterable, check
-from rmqd.runtime.logs.log_setup import log_by_logging
+from rmqd.runtime.logs.log_setup import use_standard_logging
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 from rmqd.wire.topics import is_retry_topic, wrap_namespace
@@ -42,7 +42,7 @@ class PullConsumer:
 
     def __init__(self, group: str, **settings: Any) -> None:
         """Accept keywords such as `nameserver="127.0.0.1:9876"` without starting anything. Raises SettingError."""
-        log_by_logging()
+        use_standard_logging()
         self._settings = Settings(group, settings)
         self._namespace = self._settings.client.namespace
         self._client: ClientInstance | None = None
@@ -166,7 +166,7 @@ class PullConsumer:
                 return await self._consumer.context.store.read(stored)
             if options.message_model == "broadcasting":
                 await client.cluster_id.learn(may_write=False)
-                return local_offsets(options, client).get(stored)
+                return read_local_offsets(options, client).get(stored)
         return await self._ask(queue, lambda at, address, one: query_consumer_offset(at, address, options.group, one))
 
     async def assignment(self) -> list[MessageQueue]:
@@ -212,11 +212,11 @@ class PullConsumer:
 
     async def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Return no messages of these queues, not even cached ones, until `resume`. The consumer keeps the queues."""
-        self._pause(queues, self._current()[0].context.pauses.add)
+        self._pause(queues, self._current()[0].context.pauses.pause)
 
     async def resume(self, queues: Iterable[MessageQueue]) -> None:
         """Return messages of these queues again."""
-        self._pause(queues, self._current()[0].context.pauses.end)
+        self._pause(queues, self._current()[0].context.pauses.resume)
 
     # --- the consumer
 
@@ -271,7 +271,7 @@ class PullConsumer:
         self._polls = PollService(client.clock)
         self._consumer = consumer = polled_consumer(options, client, self._polls, chosen)
         for scope in paused:
-            consumer.context.pauses.add(scope)
+            consumer.context.pauses.pause(scope)
         self._tasks.append(asyncio.create_task(consumer.run(), name=f"pull consumer {options.group}"))
         end = client.clock.monotonic() + START_SECONDS
         while client.clock.monotonic() < end:

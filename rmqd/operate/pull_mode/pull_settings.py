@@ -21,7 +21,7 @@ from rmqd.config.reading.config_source import ConfigFiles
 from rmqd.config.reading.yaml_tree import YamlMapping, tree_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.causes import explain_failure
-from rmqd.consumer.health.group_problems import missing_problem
+from rmqd.consumer.health.group_problems import missing_topic_problem
 from rmqd.consumer.pull.assigned_queue import AssignedQueue
 from rmqd.consumer.push_consumer import PushConsumer
 from rmqd.errors import (
@@ -35,7 +35,7 @@ from rmqd.errors import (
     SettingError,
 )
 from rmqd.errors.broker_errors import BrokerError
-from rmqd.handler_api.batch import leaves_of
+from rmqd.handler_api.batch import leaf_exceptions
 from rmqd.plugins.model_options import consumer_options
 from rmqd.wire.bodies.heartbeat_data import filter_mistake
 from rmqd.wire.topics import is_retry_topic, without_namespace
@@ -86,7 +86,7 @@ class Settings:
             wanted: object = (folder := Path(options.local_offsets_directory, self.group))
             told = f"broadcasts to {self.group}, and both would store their offsets in {folder}; use another state_dir"
         elif not is_assigned and name != DEFAULT_INSTANCE:
-            wanted = (one.shown_nameserver, one.namespace, one.unit_name, name, self.group)
+            wanted = (one.nameserver_for_output, one.namespace, one.unit_name, name, self.group)
             told = f"is the member {name} of {self.group}, and both would get all queues; use another instance_name"
         else:
             return
@@ -124,10 +124,10 @@ class Settings:
             step = explain_failure(error, self.group, topic).next
             if isinstance(error, RemotingError):
                 server = "a name server" if isinstance(error, NameServerError) else "the broker"
-                at = self.client.shown_nameserver
+                at = self.client.nameserver_for_output
                 step = f"start {server}, or check the network: `rmqd topics show {topic} --nameserver {at}` tests it"
             elif isinstance(error, RouteNotFoundError) and not isinstance(error, BrokerAwayError):
-                step = missing_problem(topic).next
+                step = missing_topic_problem(topic).next
             error.args = (self.plain(f"{error}; {step}"),)
             raise
 
@@ -152,7 +152,7 @@ class Settings:
         for task in tasks:
             if task.done():
                 raised = None if task.cancelled() else task.exception()
-                error = None if raised is None else leaves_of(raised)[0]
+                error = None if raised is None else leaf_exceptions(raised)[0]
                 if isinstance(error, RmqdError):
                     error.args = self.plain(error.args)
                 raise error or PullConsumerError("the consumer has ended; create another consumer")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rmqd.client.api.admin_requests import broker_config, broker_runtime_info, consume_stats, topic_stats
-from rmqd.client.api.pull_requests import read_part
+from rmqd.client.api.pull_requests import read_records
 from rmqd.client.brokers import Brokers, Responses
-from rmqd.client.group_reader import GroupReader, MemberReport, by_member
+from rmqd.client.group_reader import GroupReader, MemberReport, connections_by_member
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
@@ -112,7 +112,7 @@ async def _sample(client: ClientInstance, queue: MessageQueue, offset: int) -> t
 
 async def _waiting(client: ClientInstance, queue: MessageQueue, offset: int, most: int) -> list[FoundMessage]:
     try:
-        part = await read_part(client.remoting, client.routes.address_for(queue), queue, offset, most)
+        part = await read_records(client.remoting, client.routes.address_for(queue), queue, offset, most)
         return list(decoded(part.records, queue.topic, queue.broker_name))
     except RmqdError:
         return []
@@ -128,7 +128,7 @@ async def newest_retried(brokers: Brokers, snapshot: DiagnosisSnapshot) -> tuple
         found: list[FoundMessage] = []
         for queue, ends in (await topic_stats(remoting, address, topic)).offset_table.items():
             low = max(ends.min_offset, ends.max_offset - MAX_RETRIED)
-            part = await read_part(remoting, address, queue, low, MAX_RETRIED)
+            part = await read_records(remoting, address, queue, low, MAX_RETRIED)
             found += decoded(part.records, topic, queue.broker_name)
         return found
 
@@ -187,12 +187,12 @@ async def _snapshot(
     members = await reader.members(views)
     if any(member.silence for member in members.values()):  # a member that left in the meantime does not count
         views = (await reader.connections()).found
-        here = by_member(views)
+        here = connections_by_member(views)
         members = {client_id: one for client_id, one in members.items() if client_id in here}
     topics = await _topic_facts(client.routes, await _subscribed(reader, configured, views, members))
     silent = {name for name, one in facts.items() if one.silence}
     names = [one.topic for one in topics.values() if one.queues and not silent & {q.broker_name for q in one.queues}]
-    lags, unread = await reader.each_lag(names if silent else [*names, retry_topic(reader.group)])
+    lags, unread = await reader.lags_by_topic(names if silent else [*names, retry_topic(reader.group)])
     snapshot = DiagnosisSnapshot(
         group=reader.group,
         at=client.clock.wall(),

@@ -17,7 +17,7 @@ from rmqd.client.api.admin_requests import (
 )
 from rmqd.client.api.group_requests import delete_subscription_group, subscription_groups
 from rmqd.client.brokers import Brokers
-from rmqd.client.group_reader import GroupReader, MemberReport, QueueLag, TopicLag, by_member
+from rmqd.client.group_reader import GroupReader, MemberReport, QueueLag, TopicLag, connections_by_member
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import RequestCodeNotSupportedError, TopicNotExistError
@@ -179,7 +179,7 @@ async def _summary(brokers: Brokers, group: str, names: list[str]) -> tuple[Grou
     stats = places.found.values()
     summary = GroupSummary(
         group,
-        len(by_member(known.found)),
+        len(connections_by_member(known.found)),
         None if any_known is None else consume_type(any_known),
         None if any_known is None else message_model(any_known),
         sum(place.lag for one in stats for queue, place in one.offset_table.items() if queue.topic != dlq_topic(group)),

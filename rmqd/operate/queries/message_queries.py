@@ -9,7 +9,7 @@ from typing import Final
 
 from rmqd.client.api.admin_requests import query_message, topic_configs, topic_consumers, view_message
 from rmqd.client.api.offset_requests import get_max_offset, query_consumer_offset, search_offset
-from rmqd.client.api.pull_requests import read_part
+from rmqd.client.api.pull_requests import read_records
 from rmqd.client.brokers import Brokers, Responses
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
@@ -217,7 +217,7 @@ async def _traced(
     if newest.topic == dead:
         state, reason = "dead_lettered", newest.properties.get(RMQD_REASON, "")
     else:
-        answers = await brokers.ask_about(
+        answers = await brokers.ask_masters_of(
             [queue], lambda address, queue: query_consumer_offset(brokers.client.remoting, address, group, queue)
         )
         errors |= {one.broker_name: error for one, error in answers.errors.items()}
@@ -288,7 +288,7 @@ async def _follow_queue(
     is_reported = False
     while True:
         try:
-            part = await read_part(
+            part = await read_records(
                 client.remoting, client.routes.address_for(queue), queue, offset, MAX_AT_ONCE,
                 subscription=subscription, hold_seconds=HOLD_SECONDS,
             )  # fmt: skip

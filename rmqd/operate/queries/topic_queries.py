@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rmqd.client.api.admin_requests import topic_config, topic_configs, topic_consumers, topic_stats
 from rmqd.client.api.offset_requests import get_max_offset, get_min_offset, query_consumer_offset, search_offset
-from rmqd.client.api.pull_requests import read_part
+from rmqd.client.api.pull_requests import read_records
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
@@ -22,7 +22,7 @@ from rmqd.wire.bodies.heartbeat_data import SubscriptionData
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 from rmqd.wire.bodies.stats_bodies import TopicStatsTable
 from rmqd.wire.message_queue import MessageQueue
-from rmqd.wire.messages.decode import frame_messages, open_all
+from rmqd.wire.messages.decode import frame_messages, open_all_bodies
 from rmqd.wire.messages.message import CorruptMessage, Message
 from rmqd.wire.topics import REPLY_TOPIC_SUFFIX, SYSTEM_TOPIC_PREFIX, is_dlq_topic, is_retry_topic, is_system_topic
 
@@ -237,8 +237,8 @@ async def read_window(
     offset, address = window.start, client.routes.address_for(window.queue)
     while offset < window.end:
         most = min(MAX_AT_ONCE, window.end - offset)
-        part = await read_part(client.remoting, address, window.queue, offset, most, subscription=subscription)
-        block = open_all(frame_messages(part.records, window.queue, namespace=namespace))
+        part = await read_records(client.remoting, address, window.queue, offset, most, subscription=subscription)
+        block = open_all_bodies(frame_messages(part.records, window.queue, namespace=namespace))
         block.min_offset, block.max_offset = part.min_offset, part.max_offset
         ahead = range(offset, window.end)
         yield ReadMessages(

@@ -16,7 +16,7 @@ from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.errors import BrokerAwayError, OffsetResetError, RmqdError, RouteNotFoundError
 from rmqd.operate.queries.group_queries import message_model
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
-from rmqd.wire.bodies.route_data import is_logical
+from rmqd.wire.bodies.route_data import is_logical_broker
 from rmqd.wire.bodies.stats_bodies import ConsumerConnection, TopicOffset, TopicStatsTable
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, is_light_queue
@@ -133,7 +133,9 @@ async def read_places(reader: GroupReader, topic: str, queues: Iterable[MessageQ
     """Return the offsets. Brokers are asked first, so members that obeyed report at least the stored offset."""
     remoting, group = reader.brokers.client.remoting, reader.group
     committed, known = await asyncio.gather(
-        reader.brokers.ask_about(queues, lambda address, queue: query_consumer_offset(remoting, address, group, queue)),
+        reader.brokers.ask_masters_of(
+            queues, lambda address, queue: query_consumer_offset(remoting, address, group, queue)
+        ),
         reader.connections(),
     )
     members = await reader.members(known.found)
@@ -284,7 +286,7 @@ async def _queues(brokers: Brokers, topic: str, scope: QueueSelection) -> list[M
     except RouteNotFoundError as error:
         raise RmqdError(f"{error}; run `rmqd topics list` to see all") from None
     queues = routes.queues(topic)
-    if any(is_logical(queue.broker_name) for queue in queues):
+    if any(is_logical_broker(queue.broker_name) for queue in queues):
         raise OffsetResetError(
             f"{topic} is a static topic: its queues move between brokers, and each broker would reset only its part"
         )
@@ -315,6 +317,6 @@ async def _moves(
         target = max(ends.min_offset, min(wanted, ends.max_offset))
         return PlannedMove(queue, place, ends, target, wanted, goal)
 
-    found = await brokers.ask_about(queues, move)
+    found = await brokers.ask_masters_of(queues, move)
     moves = tuple(one for one in found.found.values() if one is not None)
     return moves, {queue.broker_name: error for queue, error in found.errors.items()}

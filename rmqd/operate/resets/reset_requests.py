@@ -163,7 +163,7 @@ class ResetWatch:
     async def _send_again(self, lost: list[MessageQueue]) -> None:
         remoting, group = self._brokers.client.remoting, self._plan.change.group
         pulled = [queue for queue in lost if self._plan.notices[queue.broker_name] is ResetNotice.PULLED]
-        await self._brokers.ask_about(
+        await self._brokers.ask_masters_of(
             pulled, lambda address, queue: _reset_one(remoting, address, group, queue, self._targets[queue])
         )
         for queue in pulled:
@@ -273,7 +273,7 @@ async def _send(brokers: Brokers, plan: ResetPlan) -> tuple[dict[MessageQueue, i
     # a broker that pushes resets is asked once, with its first queue
     first = {queue.broker_name: queue for queue in reversed(due)}
     asked = {queue: first[queue.broker_name] if _is_pushed(plan, queue.broker_name) else queue for queue in due}
-    answers = await brokers.ask_about(dict.fromkeys(asked.values()), reset)
+    answers = await brokers.ask_masters_of(dict.fromkeys(asked.values()), reset)
     told = {queue: offset for table in answers.found.values() for queue, offset in table.items()}
     errors = {queue: answers.errors[one] for queue, one in asked.items() if one in answers.errors}
     return {queue: told[queue] for queue in due if queue in told}, errors

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from rmqd.client.brokers import Brokers
 from rmqd.client.instance import ClientInstance
-from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.assembly import subscription_data_of
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.consumer.health.consistency import check_filters
 from rmqd.errors import RmqdError, RouteNotFoundError
@@ -178,7 +178,7 @@ class MessageChoice:
         self._asked = selection
         self._chosen = ChosenMessages()
         retries, dead = retry_topic(options.group), dlq_topic(options.group)
-        self._subscriptions = subscriptions_of(options, 0)
+        self._subscriptions = subscription_data_of(options, 0)
         if selection.dead_letters:
             self._subscriptions = {dead: SubscriptionData(dead, SUBSCRIPTION_ALL)}
         elif selection.topics:

@@ -17,9 +17,9 @@ from functools import partial
 from rmqd.client.instance import ClientInstance
 from rmqd.config.load import configure_log
 from rmqd.config.model.root_model import RootConfig
-from rmqd.consumer.assembly import assemble
+from rmqd.consumer.assembly import assemble_group
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import batch_in_background, called_in_background
+from rmqd.consumer.handling.batch_worker import exception_of_background_call, make_background_batch
 from rmqd.consumer.handling.handler_failures import decisions_of, dlq_reason
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_start_or_stop
 from rmqd.consumer.handling.in_place_retries import dead_letter_by_name
@@ -35,9 +35,9 @@ from rmqd.handler_api.batch import (
     Outcome,
     Retry,
     Suspend,
-    is_only,
+    is_made_of,
 )
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.operate.try_handler.selection import HandlerSource, failing_line
 from rmqd.operate.try_handler.trial import CallResult, TrialDecision
 from rmqd.plugins.handler_catalogue import load_handler
@@ -53,7 +53,7 @@ _ACKED = TrialDecision("acked")
 
 def is_failure(error: BaseException | None) -> bool:
     """Return whether a call failed, other than by a decision or an invalid body."""
-    return error is not None and not is_only(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
+    return error is not None and not is_made_of(error, (Retry, DeadLetter, Suspend, InvalidPayloadError))
 
 
 def trial_decisions_of(
@@ -61,14 +61,14 @@ def trial_decisions_of(
 ) -> tuple[TrialDecision, ...]:
     """Return a verdict for each message of a batch."""
     decisions = decisions_of(batch, error)
-    if not options.repeats_in_place:
+    if not options.retries_in_place:
         return tuple(_sent_back(*one, options, retry_policy) for one in zip(batch, decisions, strict=True))
     rules = OrderlyRules(retry_policy, options)
-    reasons = rules.reasons(batch, decisions)
-    done = rules.acknowledged(batch, decisions, reasons)
+    reasons = rules.dead_letter_reasons(batch, decisions)
+    done = rules.acknowledged_indexes(batch, decisions, reasons)
     left = sorted(set(range(len(batch))).difference(done, reasons))
     verdicts = {index: _given_up(reason, options) for index, reason in reasons.items()} | dict.fromkeys(done, _ACKED)
-    for seconds, line in rules.suspensions(left, decisions, error).items():
+    for seconds, line in rules.indexes_by_suspension(left, decisions, error).items():
         verdicts |= dict.fromkeys(line, TrialDecision("retried", rest_seconds=seconds))
     return tuple(verdicts[index] for index in range(len(batch)))
 
@@ -102,7 +102,7 @@ class HandlerCalls:
         self._handler = load_handler(group, config.groups[group])
         self._client = client = ClientInstance(config.cluster_of(group).client_options(config.state_dir))
         hooks = hooks_of(self._options)
-        self._context, _ = assemble(self._options, self._handler, client, hooks)
+        self._context, _ = assemble_group(self._options, self._handler, client, hooks)
         self.author = HandlerSource.of(self._handler.handle)
 
     async def start(self) -> None:
@@ -110,7 +110,7 @@ class HandlerCalls:
         with contextlib.suppress(NameServerError):
             await self._client.cluster_id.learn(may_write=False)
         identity = partial(self._client.identity, self._options.group)
-        once_in_group.set(once_of(self._options.group, identity))
+        once_in_group.set(once_for_group(self._options.group, identity))
         await call_start_or_stop(self._handler.start, self._context.clock)
 
     async def stop(self) -> None:
@@ -120,9 +120,9 @@ class HandlerCalls:
 
     async def call(self, messages: list[Message]) -> CallResult:
         """Call the handler with messages of one queue. Raises HandlerNotAwaitedError."""
-        batch = batch_in_background(self._options, messages)
+        batch = make_background_batch(self._options, messages)
         started = time.monotonic()
-        error = await called_in_background(self._context.service, batch)
+        error = await exception_of_background_call(self._context.service, batch)
         seconds = time.monotonic() - started
         if isinstance(error, HandlerNotAwaitedError):
             raise error

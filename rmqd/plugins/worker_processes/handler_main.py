@@ -20,16 +20,16 @@ from typing import Final
 
 import structlog
 
-from rmqd.consumer.handling.batch_worker import HandlerTasks, take_cancellations_back
+from rmqd.consumer.handling.batch_worker import HandlerTasks, withdraw_cancellations
 from rmqd.consumer.handling.handler_threads import HandlerThread, UnusableHandlerError, call_start_or_stop, check_result
 from rmqd.errors import ExitCode
 from rmqd.handler_api.batch import Batch, KnownLease, OrderlyBatch
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.worker_processes.handler_process import BatchCall, CallOutcome, WorkerHandlerSpec
-from rmqd.runtime.child_process import ChildChannel, Request
+from rmqd.runtime.child_process import ChildChannel, ChildRequest
 from rmqd.runtime.clock import SystemClock
-from rmqd.runtime.event_loop import collect_as_memory_grows, exit_process, run_in_loop, settle_garbage_collection
+from rmqd.runtime.event_loop import collect_as_memory_grows, enable_gc_after_start, exit_process, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
 from rmqd.runtime.plain_text import describe
 from rmqd.wire.message_queue import Identity
@@ -76,7 +76,7 @@ async def _serve(descriptor: int) -> int:
         return ExitCode.CONFIG
     channel.answer(first, calls.keeps_calls_open)
     helpers = [asyncio.create_task(one) for one in (collect_as_memory_grows(), logs.flush_repeats())]
-    settle_garbage_collection()
+    enable_gc_after_start()
     try:
         return await _answer_requests(channel, calls)
     finally:
@@ -93,7 +93,7 @@ def _limit_memory(limit_bytes: int) -> None:
 
 async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
     """Run the handler's requests one after the other in a task, and receive lost locks meanwhile."""
-    jobs: asyncio.Queue[Request] = asyncio.Queue()
+    jobs: asyncio.Queue[ChildRequest] = asyncio.Queue()
     working = asyncio.create_task(calls.work(jobs, channel), name="handler")
     listening = asyncio.create_task(_listen(channel, calls, jobs, working), name="requests")
     await asyncio.wait((working, listening), return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +106,7 @@ async def _answer_requests(channel: ChildChannel, calls: _HandlerCalls) -> int:
 
 
 async def _listen(
-    channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[Request], working: asyncio.Task[None]
+    channel: ChildChannel, calls: _HandlerCalls, jobs: asyncio.Queue[ChildRequest], working: asyncio.Task[None]
 ) -> None:
     while (request := await channel.receive()) is not None:
         if request.action == "revoke":
@@ -158,9 +158,9 @@ class _HandlerCalls:
             self._unusable = f"its end_calls raised {describe(error)}"
             working.cancel()
 
-    async def work(self, jobs: asyncio.Queue[Request], channel: ChildChannel) -> None:
+    async def work(self, jobs: asyncio.Queue[ChildRequest], channel: ChildChannel) -> None:
         """Start, call and stop the handler, as requested. All in one task, so that its context variables are kept."""
-        once_in_group.set(once_of(self._order.group, lambda: self._identity))
+        once_in_group.set(once_for_group(self._order.group, lambda: self._identity))
         consume_start.set(self._call_started)
         if self._handler.is_async and (working := asyncio.current_task()) is not None:
             HandlerTasks(self._handler).watch(working, lambda: self._called_with)
@@ -174,7 +174,7 @@ class _HandlerCalls:
                 return
             del request  # while no request waits, no batch is kept alive
 
-    async def _result(self, request: Request) -> CallOutcome | None:
+    async def _result(self, request: ChildRequest) -> CallOutcome | None:
         if request.action == "call":
             return await self._called(request.argument)
         step = self._handler.start if request.action == "start" else self._handler.stop
@@ -194,7 +194,7 @@ class _HandlerCalls:
             error = raised
         finally:
             self._called_with = None
-        await take_cancellations_back()
+        await withdraw_cancellations()
         if self._unusable:
             raise UnusableHandlerError(self._unusable)
         try:

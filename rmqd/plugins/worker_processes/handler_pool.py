@@ -27,7 +27,7 @@ from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import ProcessCounts
 from rmqd.plugins.worker_processes.handler_process import HandlerProcess, WorkerHandlerSpec
 from rmqd.runtime.child_process import ChildNotUsableError
-from rmqd.runtime.clock import Clock, backoff_of
+from rmqd.runtime.clock import Clock, backoff_seconds
 from rmqd.wire.messages.message import Message
 
 MAX_LOSSES: Final = 2  # a message may end so many processes before it is dead-lettered; hangs do not count
@@ -82,7 +82,7 @@ class SuspectMessages:
 
 
 def _key(message: Message) -> tuple[str, str]:
-    return message.topic, message.lasting_id
+    return message.topic, message.id_of_all_copies
 
 
 def _error(text: str, stacks: str) -> HandlerProcessLostError:
@@ -255,7 +255,10 @@ class HandlerPool:
                 failure = error
             else:
                 return
-            rest, running = backoff_of(FIRST_PAUSE_SECONDS, failures, LONGEST_SUSPENSION_SECONDS), self._counts.running
+            rest, running = (
+                backoff_seconds(FIRST_PAUSE_SECONDS, failures, LONGEST_SUSPENSION_SECONDS),
+                self._counts.running,
+            )
             log.error("handler_process.not_started", error=str(failure), running=running, retry_in_seconds=rest)
             if not running:
                 self._failure = failure

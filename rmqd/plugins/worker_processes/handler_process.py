@@ -23,7 +23,6 @@ from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import (
     AlreadyHandled,
     Batch,
-    Closing,
     DeadLetter,
     Decision,
     InvalidPayloadError,
@@ -31,15 +30,23 @@ from rmqd.handler_api.batch import (
     OrderlyBatch,
     Retry,
     Suspend,
-    leaves_of,
+    TransactionEnd,
+    leaf_exceptions,
 )
-from rmqd.handler_api.decisions import WAIT, checked_field, checked_level, checked_seconds, reason_text, wait_seconds
+from rmqd.handler_api.decisions import (
+    WAIT_ATTRIBUTE,
+    checked_field,
+    checked_level,
+    checked_seconds,
+    reason_text,
+    wait_seconds,
+)
 from rmqd.runtime.child_process import ChildGoneError, ChildProcess, ChildRefusedError
 from rmqd.runtime.clock import Clock
 from rmqd.runtime.logs.log_setup import LogSettings, log_settings
 from rmqd.runtime.plain_text import RemoteFailure, text_of, traceback_of
 from rmqd.wire.message_queue import Identity, MessageQueue
-from rmqd.wire.messages.message import Message, running_group
+from rmqd.wire.messages.message import Message, identity_of_running_group
 
 _OWN: Final[tuple[type[BaseException], ...]] = (Retry, DeadLetter, Suspend, AlreadyHandled, InvalidPayloadError)
 _KINDS_KEPT: Final = 500
@@ -72,7 +79,7 @@ def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteErro
     values: dict[str, Any] = {}
     about = None
     if (seconds := wait_seconds(error)) is not None:
-        values[WAIT] = seconds
+        values[WAIT_ATTRIBUTE] = seconds
     if isinstance(error, Retry):
         values["delay_level"] = checked_field(error, "delay_level", checked_level)
     if isinstance(error, DeadLetter):
@@ -82,7 +89,9 @@ def describe_error(error: BaseException, batch: Sequence[Message]) -> RemoteErro
     if isinstance(error, AlreadyHandled):
         about = next((index for index, one in enumerate(batch) if one is error.message), 0)
     leaves = (
-        tuple(describe_error(one, batch) for one in leaves_of(error)) if isinstance(error, BaseExceptionGroup) else ()
+        tuple(describe_error(one, batch) for one in leaf_exceptions(error))
+        if isinstance(error, BaseExceptionGroup)
+        else ()
     )
     return RemoteError(classes, text_of(error), text_of(error, repr), traceback_of(error), values, about, leaves)
 
@@ -160,7 +169,7 @@ class BatchCall:
 
     @classmethod
     def of(cls, batch: Batch) -> BatchCall:
-        return cls(tuple(batch), batch.message_queue, type(batch), batch.revoked, running_group())
+        return cls(tuple(batch), batch.message_queue, type(batch), batch.revoked, identity_of_running_group())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ class CallOutcome:
     decisions: dict[int, tuple[Decision, RemoteError | None]]
     """By index, each without its error, and with a copy of that. Several messages may share one error."""
     error: RemoteError | None
-    closing: Closing | None
+    closing: TransactionEnd | None
     no_memory: tuple[int, ...]
     """The indexes of the messages over which the process reached its memory limit."""
 
@@ -214,7 +223,7 @@ class CallOutcome:
 
 
 def _has_no_memory(error: BaseException | None) -> bool:
-    return error is not None and any(isinstance(one, MemoryError) for one in leaves_of(error))
+    return error is not None and any(isinstance(one, MemoryError) for one in leaf_exceptions(error))
 
 
 MODULE: Final = "rmqd.plugins.worker_processes.handler_main"

@@ -11,18 +11,18 @@ import structlog
 
 from rmqd.config.model.group_model import GroupConfig
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.handler_failures import EXPIRED_DELAY_LEVEL, PAST_DEADLINE
+from rmqd.consumer.handling.handler_failures import DEADLINE_CANCEL_MESSAGE, EXPIRED_DELAY_LEVEL
 from rmqd.consumer.handling.handler_threads import UnusableHandlerError
 from rmqd.handler_api.batch import (
     ACK,
-    AGAIN,
-    LOSS_CAUSES,
+    AGAIN_DECISION,
+    PROCESS_LOSS_CAUSES,
     Batch,
     Decision,
     LoadedHandler,
     Outcome,
     ProcessCounts,
-    decision_of,
+    decision_for_error,
 )
 from rmqd.plugins.worker_processes.handler_pool import HandlerPool, ProcessLoss, SuspectMessages
 from rmqd.plugins.worker_processes.handler_process import CallOutcome, HandlerProcess, WorkerHandlerSpec
@@ -40,7 +40,7 @@ def handler_in_processes(name: str, settings: GroupConfig, options: ConsumerOpti
     """Return the handler of a group whose calls run in worker processes. They create it when the group starts."""
     assert settings.handler is not None
     own = settings.handler
-    counts = ProcessCounts(0, dict.fromkeys(LOSS_CAUSES, 0))
+    counts = ProcessCounts(0, dict.fromkeys(PROCESS_LOSS_CAUSES, 0))
     order = WorkerHandlerSpec(name, options.group, settings, own.process_memory, log_settings())
     pool = HandlerPool(order, own.processes, clock, counts)
     calls = PooledCalls(pool, options.consume_timeout_seconds, clock)
@@ -84,10 +84,10 @@ class PooledCalls:
                 raise
             except asyncio.CancelledError:
                 for behind in range(index, len(batch)):
-                    batch.decide(behind, AGAIN)
+                    batch.decide(behind, AGAIN_DECISION)
                 raise
             except BaseException as error:  # noqa: BLE001  any exception of a handler is its result
-                part.decide(0, replace(decision_of(error), error=error))
+                part.decide(0, replace(decision_for_error(error), error=error))
             part.decide(0, ACK)
             if batch.ends_at(index):
                 return
@@ -115,7 +115,9 @@ class PooledCalls:
         try:
             answer = await process.call(batch, self._clock)
         except asyncio.CancelledError as cut:
-            await self._cut_off(process, batch, is_late=cut.args == (PAST_DEADLINE,), is_blamed=has_whole_time)
+            await self._cut_off(
+                process, batch, is_late=cut.args == (DEADLINE_CANCEL_MESSAGE,), is_blamed=has_whole_time
+            )
             raise
         except ChildGoneError:
             self._isolate(batch, await self._lose_dead(process, batch))
@@ -211,7 +213,7 @@ class PooledCalls:
     def _clear(self, batch: Batch, error: BaseException | None) -> None:
         if not self._suspects.any_of(batch):
             return
-        decisions, rest = batch.decisions(), decision_of(error)
+        decisions, rest = batch.decisions(), decision_for_error(error)
         for index, message in enumerate(batch):
             if decisions.get(index, rest).outcome in (Outcome.ACK, Outcome.DEAD_LETTER):
                 self._suspects.clear(message)

@@ -15,8 +15,8 @@ import structlog
 from structlog.typing import EventDict
 
 REPEAT_SECONDS: Final = 10.0
-MAX_REPEATED_KINDS: Final = 1_000
-MAX_ERRORS_AT_A_PLACE: Final = 20  # origins that are counted separately; all others are counted together
+MAX_COUNTED_ERRORS: Final = 1_000
+MAX_ORIGINS_PER_PLACE: Final = 20  # origins that are counted separately; all others are counted together
 
 # The place of an error is its event name with these fields; other fields do not matter. `problems` describes files that
 # an operator has changed, so different problems are a different error.
@@ -86,15 +86,15 @@ class RepeatLimiter:
     def _origin(self, place: _Place, event: EventDict) -> str:
         origin = _origin_of(event.get("exc_info"))
         known = self._origins.get(place, ())
-        return origin if origin in known or len(known) < MAX_ERRORS_AT_A_PLACE else "others"
+        return origin if origin in known or len(known) < MAX_ORIGINS_PER_PLACE else "others"
 
     def _make_room(self, now: float) -> None:
-        if len(self._seen) < MAX_REPEATED_KINDS:
+        if len(self._seen) < MAX_COUNTED_ERRORS:
             return
         for key, seen in list(self._seen.items()):
             if now - seen.since >= self._interval:
                 self._forget(key)
-        while len(self._seen) >= MAX_REPEATED_KINDS:
+        while len(self._seen) >= MAX_COUNTED_ERRORS:
             self._forget(next(iter(self._seen)))
 
     def _forget(self, key: tuple[_Place, str]) -> None:

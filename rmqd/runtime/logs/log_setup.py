@@ -25,7 +25,7 @@ import structlog
 from structlog.typing import EventDict
 
 from rmqd.runtime.logs.log_repeats import RepeatLimiter
-from rmqd.runtime.logs.log_writer import LogWriter, escape_values, is_event_loop_thread, shorten_values, writer_of
+from rmqd.runtime.logs.log_writer import LogWriter, create_writer, escape_values, is_event_loop_thread, shorten_values
 from rmqd.runtime.plain_text import describe, text_of, traceback_of
 from rmqd.wire.topics import without_namespace
 
@@ -124,7 +124,7 @@ def configure_logging(
     ]
     if worker is not None:
         shared.append(lambda _logger, _method, event: event | {"worker": worker})
-    writer = None if stream is not None else writer_of(sys.stderr, _tell_dropped)
+    writer = None if stream is not None else create_writer(sys.stderr, _tell_dropped)
     handler = RmqdLogHandler(stream) if writer is None else QueueingHandler(writer)
     handler.setFormatter(_formatter(log_format == "console" or (log_format == "auto" and terminal), terminal, shared))
     root = logging.getLogger()
@@ -161,7 +161,7 @@ def log_settings() -> LogSettings:
 
 def write_line(line: str) -> None:
     """Write a formatted line, such as a line of a child process."""
-    writer = writer_of(sys.stderr, _tell_dropped)
+    writer = create_writer(sys.stderr, _tell_dropped)
     if writer is None:
         print(line, file=sys.stderr)  # noqa: T201 a log line
     else:
@@ -256,7 +256,7 @@ _settings: list[LogSettings] = []  # only the last one
 log = structlog.get_logger(__name__)
 
 
-def log_by_logging() -> bool:
+def use_standard_logging() -> bool:
     """Send rmqd's events to `logging`, under the names of their modules. Returns False if structlog is already
     configured.
     """

@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from itertools import islice
 from typing import IO, Any, Final
 
-from rmqd.runtime.plain_text import hidden, printable, printable_lines, text_of
+from rmqd.runtime.plain_text import hide_secrets, printable, printable_lines, text_of
 
 EventDict = MutableMapping[str, Any]
 
-MAX_CHARACTERS: Final = 8192
-MAX_MEMBERS: Final = 100
-MAX_LEVELS: Final = 4
+MAX_VALUE_CHARACTERS: Final = 8192
+MAX_COLLECTION_MEMBERS: Final = 100
+MAX_NESTING_LEVELS: Final = 4
 # A traceback is cut in the middle: its end names the error.
 _TAIL_CHARACTERS: Final = 2048
 _OF_A_PROGRAM: Final = frozenset({"timestamp", "level", "logger"})
@@ -41,7 +41,7 @@ def shorten_values(_logger: object, _method: str, event: EventDict) -> EventDict
         if key == "exception" and isinstance(value, str):
             event[key] = _without_middle(value)
         elif key not in _OF_A_PROGRAM:
-            event[key] = _shortened(value, MAX_LEVELS)
+            event[key] = _shortened(value, MAX_NESTING_LEVELS)
     return event
 
 
@@ -60,15 +60,18 @@ def escape_values(_logger: object, _method: str, event: EventDict) -> EventDict:
 def _shortened(value: Any, levels: int) -> Any:
     match value:
         case str():
-            return _cut(hidden(value[: 2 * MAX_CHARACTERS]), len(value))
+            return _cut(hide_secrets(value[: 2 * MAX_VALUE_CHARACTERS]), len(value))
         case None | bool() | float():
             return value
         case int():
             return value if value.bit_length() <= 1024 else "an integer of more than 1024 bits"
         case bytes() | bytearray() | memoryview():
-            return _cut(str(bytes(value[: MAX_CHARACTERS + 1])), len(value) * 4)
+            return _cut(str(bytes(value[: MAX_VALUE_CHARACTERS + 1])), len(value) * 4)
         case Mapping() if levels:
-            return {_key(key): _shortened(member, levels - 1) for key, member in islice(value.items(), MAX_MEMBERS)}
+            return {
+                _key(key): _shortened(member, levels - 1)
+                for key, member in islice(value.items(), MAX_COLLECTION_MEMBERS)
+            }
         case list() | tuple() | set() | frozenset() if levels:
             return _shortened_list(value, len(value), levels)
         case _:
@@ -76,8 +79,8 @@ def _shortened(value: Any, levels: int) -> Any:
 
 
 def _shortened_list(values: Iterable[Any], count: int, levels: int) -> list[Any]:
-    shown = [_shortened(value, levels - 1) for value in islice(values, MAX_MEMBERS)]
-    return shown if count <= MAX_MEMBERS else [*shown, f"... and {count - MAX_MEMBERS} more"]
+    shown = [_shortened(value, levels - 1) for value in islice(values, MAX_COLLECTION_MEMBERS)]
+    return shown if count <= MAX_COLLECTION_MEMBERS else [*shown, f"... and {count - MAX_COLLECTION_MEMBERS} more"]
 
 
 def _key(key: object) -> str:
@@ -85,16 +88,16 @@ def _key(key: object) -> str:
 
 
 def _cut(text: str, length: int | None = None) -> str:
-    if len(text) <= MAX_CHARACTERS:
+    if len(text) <= MAX_VALUE_CHARACTERS:
         return text
-    return f"{text[:MAX_CHARACTERS]}... and {(length or len(text)) - MAX_CHARACTERS} more characters"
+    return f"{text[:MAX_VALUE_CHARACTERS]}... and {(length or len(text)) - MAX_VALUE_CHARACTERS} more characters"
 
 
 def _without_middle(text: str) -> str:
-    if len(text) <= MAX_CHARACTERS:
+    if len(text) <= MAX_VALUE_CHARACTERS:
         return text
-    head, tail = text[: MAX_CHARACTERS - _TAIL_CHARACTERS], text[-_TAIL_CHARACTERS:]
-    return f"{head}\n... {len(text) - MAX_CHARACTERS} characters ...\n{tail}"
+    head, tail = text[: MAX_VALUE_CHARACTERS - _TAIL_CHARACTERS], text[-_TAIL_CHARACTERS:]
+    return f"{head}\n... {len(text) - MAX_VALUE_CHARACTERS} characters ...\n{tail}"
 
 
 QUEUE_BYTES: Final = 4 * 1024 * 1024
@@ -228,7 +231,7 @@ def is_event_loop_thread() -> bool:
     return True
 
 
-def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter | None:
+def create_writer(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter | None:
     """Return the writer of a stream with a file descriptor; None for a stream in memory, which cannot block."""
     known = _writers.get(id(stream))
     if known is not None and known[0] is stream:
@@ -244,7 +247,7 @@ def writer_of(stream: IO[str], tell_dropped: Callable[[int], None]) -> LogWriter
     return writer
 
 
-def lines_dropped() -> int:
+def count_dropped_lines() -> int:
     """Return the number of log lines that this process has dropped so far."""
     return sum(writer.dropped for _, writer in list(_writers.values()))
 

@@ -28,7 +28,7 @@ from rmqd.config.load import configure_log
 from rmqd.consumer.stats.stats_snapshot import HANDLED_RESULTS, GroupSnapshot
 from rmqd.daemon.groups.spark_group import DriverSpec
 from rmqd.errors import ExitCode, RmqdError
-from rmqd.runtime.child_process import ChildAnswer, ChildChannel, Request
+from rmqd.runtime.child_process import ChildAnswer, ChildChannel, ChildRequest
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.event_loop import exit_process, run_in_loop
 from rmqd.runtime.logs import log_setup as logs
@@ -325,7 +325,7 @@ async def _listen(channel: ChildChannel, run: GroupRun) -> None:
     run.stop()
 
 
-def _answer(run: GroupRun, request: Request) -> Any:
+def _answer(run: GroupRun, request: ChildRequest) -> Any:
     match request.action:
         case "snapshot":
             return run.snapshot()

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from rmqd.client.api.group_requests import get_consumer_list
-from rmqd.client.client_options import DEFAULT_INSTANCE, SPARK_PREFIX, unique_instance
+from rmqd.client.client_options import DEFAULT_INSTANCE, SPARK_PREFIX, unique_instance_name
 from rmqd.client.heartbeat import PushedResets
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.admin.running_info_report import CLIENT_VERSION
-from rmqd.consumer.assembly import subscriptions_of
+from rmqd.consumer.assembly import subscription_data_of
 from rmqd.consumer.offsets.broker_store import RemoteBrokerOffsetStore
 from rmqd.consumer.offsets.new_group_check import BrokerStartOffsets
 from rmqd.consumer.rebalance.ownership import EngineConflict
@@ -67,7 +67,7 @@ class DriverMembership:
         clock: Clock | None = None,
     ) -> None:
         options = spec.client_options
-        instance = unique_instance()
+        instance = unique_instance_name()
         if options.instance_name != DEFAULT_INSTANCE:
             instance = f"{options.instance_name}-{instance}"
         self._clock = clock or SystemClock()
@@ -75,7 +75,7 @@ class DriverMembership:
         self.group: Final = spec.group
         self.client_id: Final = self._client.client_id
         self._options = spec.options
-        self._subscriptions = subscriptions_of(self._options, int(self._clock.wall() * 1000))
+        self._subscriptions = subscription_data_of(self._options, int(self._clock.wall() * 1000))
         self._engine_conflict = EngineConflict(self.group, self.client_id, self._clock)
         store = RemoteBrokerOffsetStore(self._client, self.group, self._clock)
         self._start_offsets = BrokerStartOffsets(self._client, self._options, self._clock, store)
@@ -113,7 +113,7 @@ class DriverMembership:
         deadline = self._clock.monotonic() + BROKER_WAIT_SECONDS
         while True:
             try:
-                await self._start_offsets.ensure()
+                await self._start_offsets.store_if_new_group()
                 return
             except RmqdError as error:
                 if self._clock.monotonic() >= deadline:
@@ -126,8 +126,8 @@ class DriverMembership:
         while True:
             self._changed.clear()
             try:
-                others = self._engine_conflict.among(await self._members())
-                self._engine_conflict.seen(others)
+                others = self._engine_conflict.other_engine_members(await self._members())
+                self._engine_conflict.may_consume(others)
             except GroupHeldElsewhereError:
                 raise
             except RmqdError as error:  # the query reports that brokers are unreachable
@@ -200,7 +200,7 @@ class DriverMembership:
 
     async def _until_alone(self, conflict: EngineConflict) -> None:
         self._changed.clear()
-        while not conflict.seen(conflict.among(await self._members())):
+        while not conflict.may_consume(conflict.other_engine_members(await self._members())):
             await self._until_change(CONFLICT_POLL_SECONDS)
             self._changed.clear()
 

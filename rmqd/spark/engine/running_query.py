@@ -59,12 +59,12 @@ class BatchGate:
 
     def pause(self, scope: PauseScope) -> None:
         """Add a pause. Only a pause of the whole group prevents micro-batches."""
-        self.pauses.add(scope)
+        self.pauses.pause(scope)
         self._switch()
 
     def resume(self, scope: PauseScope) -> None:
         """End every pause within this scope."""
-        self.pauses.end(scope)
+        self.pauses.resume(scope)
         self._switch()
 
     def close(self) -> None:
@@ -78,13 +78,13 @@ class BatchGate:
         self._switch()
 
     def _switch(self) -> None:
-        if self.pauses.whole:
+        if self.pauses.is_whole_group_paused:
             self.resumed.clear()
         else:
             self.resumed.set()
         if self._file is None:
             return
-        if self.pauses.whole or self._is_holding or self._stop.is_set():
+        if self.pauses.is_whole_group_paused or self._is_holding or self._stop.is_set():
             self.was_held = True
             self._file.touch()
         else:

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from rmqd.client.group_reader import QueueLag
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.health.causes import Problem, found
+from rmqd.consumer.health.causes import Problem, make_problem
 from rmqd.consumer.health.group_status import RecentResults
 from rmqd.consumer.pauses import Pauses
 from rmqd.consumer.stats.counters import GroupProblems
@@ -27,7 +27,7 @@ from rmqd.consumer.stats.stats_snapshot import (
     GroupSnapshot,
     QueueSnapshot,
     TopicSnapshot,
-    add_topics,
+    merge_topics,
 )
 from rmqd.daemon.groups.spark_group import blank_snapshot
 from rmqd.runtime.clock import Clock
@@ -97,7 +97,7 @@ class DriverMetrics:
     def count_outcomes(self, outcomes: Iterable[RangeOutcome]) -> None:
         """Count ranges that executors have handled."""
         for outcome in outcomes:
-            self._topics = add_topics(self._topics, outcome.topic_counters)
+            self._topics = merge_topics(self._topics, outcome.topic_counters)
             self._lost += outcome.lost_messages
             self._hook_failures.update(outcome.hook_failures)
             self._left_out.update(outcome.skipped_by_hooks)
@@ -111,7 +111,7 @@ class DriverMetrics:
         """Record why the driver cannot reach the store of `deduplicate`; `failure` is empty if it can."""
         evidence = f"messages are handled only with a claim, and the driver cannot reach the store: {failure}"
         with structlog.contextvars.bound_contextvars(group=self._options.group):
-            self._problems.set("claims", found("claim_store_away", evidence) if failure else None)
+            self._problems.set("claims", make_problem("claim_store_away", evidence) if failure else None)
 
     def record_batch(self, progress: BatchProgress) -> None:
         if progress.outcomes:
@@ -168,12 +168,14 @@ class DriverMetrics:
             state=state,
             failure=failure,
             client_id=client_id,
-            paused=pauses.whole,
+            paused=pauses.is_whole_group_paused,
             pauses=pauses.scopes,
             ready=reason is None,
             not_ready_reason=reason,
             topics=self._topics,
-            queues=() if is_over else tuple(self._queue(queue, pauses.whole, work) for queue in sorted(self._queues)),
+            queues=()
+            if is_over
+            else tuple(self._queue(queue, pauses.is_whole_group_paused, work) for queue in sorted(self._queues)),
             assigned={
                 topic: 0 if is_over else sum(queue.topic == topic for queue in self._queues)
                 for topic in self._options.subscriptions
@@ -243,13 +245,13 @@ class DriverMetrics:
     def _stall(self, queue: MessageQueue, entry: _Queue, paused: bool) -> Problem | None:
         if queue.topic in self._unknown:
             what = "check that the brokers run and are reachable; the query waits for them for a minute, then it fails"
-            return found("broker_unreachable", self._unknown[queue.topic], step=what)
+            return make_problem("broker_unreachable", self._unknown[queue.topic], step=what)
         seconds = self._clock.monotonic() - entry.moved_at
         if paused or not entry.lag.lag or seconds < QUEUE_STALL_SECONDS:
             return None
         evidence = f"{entry.lag.lag} messages wait, and the offset has not changed for {duration(seconds)}"
         what = "look for slow handlers and failing tasks in the log: a micro-batch ends when its slowest queue is done"
-        return found("stalled_queue", evidence, step=what)
+        return make_problem("stalled_queue", evidence, step=what)
 
 
 class _Queue:

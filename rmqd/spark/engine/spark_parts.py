@@ -22,7 +22,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS
 from rmqd.errors import RemotingError, RmqdError, RouteNotFoundError
-from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_opening import create_claim_store
 from rmqd.handler_api.leases.lease_store import ClaimStoreError, ClaimTerms
 from rmqd.runtime.clock import Clock
 from rmqd.spark.engine.checkpoint_generations import (
@@ -106,7 +106,7 @@ class DeduplicationStorePoller:
 
     def __init__(self, group: str, options: DeduplicationOptions, figures: DriverMetrics, clock: Clock) -> None:
         terms = ClaimTerms(group, secrets.token_hex(8), LEASE_SECONDS, options.keep_seconds)
-        self._store = open_store(options.store, options.url, terms)
+        self._store = create_claim_store(options.store, options.url, terms)
         self._log = log.bind(group=group)
         self._figures = figures
         self._clock = clock

@@ -129,7 +129,7 @@ class GroupSourceSettings:
 
         The retry topic is read only for a handler, because a pipeline sends nothing back.
         """
-        from rmqd.consumer.assembly import subscriptions_of  # executors of a pipeline do not need it
+        from rmqd.consumer.assembly import subscription_data_of  # executors of a pipeline do not need it
 
         spec, settings = self.spec, self.spec.settings
         options = spec.options
@@ -139,7 +139,7 @@ class GroupSourceSettings:
         own = SourceOptions(
             access=spec.access,
             topics=tuple(options.subscriptions),
-            filter_by_topic=subscriptions_of(options, 0),
+            filter_by_topic=subscription_data_of(options, 0),
             include_retry_topic=not is_pipeline,
             columns=PERMISSIVE_COLUMNS if permissive else DEFAULT_COLUMNS,
             is_permissive=permissive,

@@ -24,7 +24,7 @@ import structlog
 
 from rmqd.client.instance import ClientInstance
 from rmqd.config.load import configure_log
-from rmqd.consumer.assembly import stats_of
+from rmqd.consumer.assembly import create_topic_stats
 from rmqd.consumer.handling.concurrently import ConsumeMessageConcurrentlyService
 from rmqd.consumer.handling.handler_threads import call_start_or_stop
 from rmqd.consumer.handling.message_trace import MessageTrace
@@ -33,7 +33,7 @@ from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.hooks import GroupHooks
 from rmqd.consumer.services import Ownership
 from rmqd.errors import RmqdError
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.plugins.handler_catalogue import load_handler
 from rmqd.plugins.strategies import hooks_of
 from rmqd.runtime.clock import SystemClock
@@ -176,7 +176,7 @@ class TaskHandler:
 
     async def _start_handler(self) -> None:
         spec, options = self._spec, self._options
-        once_in_group.set(once_of(options.group, partial(self._client.identity, options.group)))
+        once_in_group.set(once_for_group(options.group, partial(self._client.identity, options.group)))
         handler = load_handler(spec.name, spec.settings)
         hooks = hooks_of(options)
         self._trace: MessageTrace | None = None
@@ -192,7 +192,7 @@ class TaskHandler:
         self._stop_handler = handler.stop
         await call_start_or_stop(handler.start, self._clock)
         if self._hooks is not None:
-            handler = self._hooks.around(handler)
+            handler = self._hooks.wrap_handler(handler)
         self._retry_policy = SendBack(self._client, options.group, reconsume_limit(options))
         self._service: HandlerSlots = (  # Spark runs one task for a range, so no locks are needed
             ConsumeMessageOrderlyService(options, handler, self._retry_policy, Ownership(), self._clock)
@@ -210,7 +210,7 @@ class TaskHandler:
             self._tasks.append(asyncio.create_task(self._trace.dispatcher.run(), name=f"trace:{spec.name}"))
 
     async def _handle(self, queue_range: QueueRange) -> RangeOutcome:
-        stats = stats_of(self._options)[queue_range.queue.topic]
+        stats = create_topic_stats(self._options)[queue_range.queue.topic]
         before = self._counts()
         run = RangeRun(
             queue_range, self._options, self._client, self._service, self._retry_policy, stats, self._hooks, self._clock

@@ -17,7 +17,7 @@ import structlog
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded
+from rmqd.consumer.cache.flow_control import Reason, Thresholds, exceeded_threshold
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.pull.accept import MessageAcceptor, dead_letter_corrupt, log_corrupt, open_bodies
 from rmqd.errors import RemotingTimeoutError, RmqdError
@@ -170,9 +170,9 @@ class RangeRun:
         self._options = options
         self._retry_policy = retry_policy
         self._clock = clock
-        self._thresholds = Thresholds.divided(options, 1)
+        self._thresholds = Thresholds.per_queue(options, 1)
         self._acceptor = MessageAcceptor(service, hooks)
-        self._acceptor.choose_by(queue_range.subscription.tags_set)
+        self._acceptor.select_tags(queue_range.subscription.tags_set)
 
     async def run(self) -> None:
         """Handle the range. Raises DataLossError if a loss should fail, and RmqdError if no broker answers."""
@@ -225,7 +225,7 @@ class RangeRun:
             block.messages = [message for message in messages if pulled.start <= message.queue_offset < end]
             block.unfinished = len(block.messages)
         self.queue.stats.count_pull(pulled.seconds)
-        self._acceptor.take(block, self.queue, end)
+        self._acceptor.accept(block, self.queue, end)
 
     async def _set_aside(self, corrupt: CorruptMessage) -> bool:
         """Apply `on_corrupt_message` to a corrupt message. Return whether the range ends before it."""
@@ -246,7 +246,7 @@ class RangeRun:
         """Return whether another pull stays within the thresholds, if each pull in flight returns its maximum."""
         queue, plan, most = self.queue, self.plan, self._thresholds
         if not plan.spans:
-            return exceeded(queue, most) is None
+            return exceeded_threshold(queue, most) is None
         size = max(self._pulls.largest_bytes, ASSUMED_RESPONSE_BYTES)
         oldest = queue.blocks[0].messages[0].queue_offset if queue.blocks else queue.next_offset
         return (
@@ -258,13 +258,13 @@ class RangeRun:
     async def _wait_for_room(self) -> None:
         """Wait until no threshold is exceeded. The wait is counted once."""
         queue = self.queue
-        reason: Reason | None = exceeded(queue, self._thresholds)
+        reason: Reason | None = exceeded_threshold(queue, self._thresholds)
         if reason is None:
             return
-        queue.stats.held_back(reason, queue.oldest())
+        queue.stats.count_held_back(reason, queue.oldest())
         oldest, since = queue.oldest(), self._clock.monotonic()
-        await self._until(lambda: exceeded(queue, self._thresholds) is None)
-        queue.stats.held_for(reason, self._clock.monotonic() - since, oldest)
+        await self._until(lambda: exceeded_threshold(queue, self._thresholds) is None)
+        queue.stats.add_held_seconds(reason, self._clock.monotonic() - since, oldest)
 
     async def _until(self, is_so: Callable[[], bool]) -> None:
         """Wait for a condition that changes when messages are finished."""

@@ -32,13 +32,13 @@ from rmqd.handler_api.destinations.archive_manifest import (
     FORMAT,
     CompactionPlan,
     ManifestEntry,
-    batches_in,
     decode,
     encode,
-    merged,
-    offsets_in,
-    query_and_batch,
-    stem_of,
+    entry_stem,
+    last_batches,
+    merge_entries,
+    offsets_in_stem,
+    parse_sink_file_name,
 )
 from rmqd.spark.session.hadoop_folder import FileFacts
 
@@ -83,8 +83,8 @@ class CompactionChunk:
     def plan(self, compaction: str, written: str, rows: int) -> CompactionPlan:
         name, entry = f"{_COMPACTED}{compaction}{_ENDING}", ""
         if self.entries:
-            offsets = [run for one in self.names if (run := offsets_in(_stem_in(one)))]
-            stem = stem_of(min(offsets)[0], max(last for _, last in offsets), compaction)
+            offsets = [run for one in self.names if (run := offsets_in_stem(_stem_in(one)))]
+            stem = entry_stem(min(offsets)[0], max(last for _, last in offsets), compaction)
             name = f"{self.names[0].removesuffix(_stem_in(self.names[0]) + _ENDING)}{stem}{_ENDING}"
             entry = f"{self.entries[0].rpartition('/')[0]}/{stem}{ENTRY_ENDING}"
         return CompactionPlan(
@@ -109,7 +109,7 @@ def chunks_to_compact(
     for path in files:
         if path.startswith(f"{ENTRIES}/") and path.endswith(ENTRY_ENDING):
             entries.setdefault(path.rpartition("/")[2].removesuffix(ENTRY_ENDING), []).append(path)
-    unsettled_stems = {stem_of(0, 0, one).rpartition("-")[2] for one in unfinished}
+    unsettled_stems = {entry_stem(0, 0, one).rpartition("-")[2] for one in unfinished}
     groups: dict[tuple[str, str], dict[str, int]] = {}
     for path, facts in sorted(files.items()):
         partition, _, name = path.rpartition("/")
@@ -122,7 +122,7 @@ def chunks_to_compact(
         elif name.startswith(_COMPACTED):
             is_ours = name[len(_COMPACTED) : -len(_ENDING)] not in unfinished
         else:
-            is_ours = query_and_batch(name) is not None
+            is_ours = parse_sink_file_name(name) is not None
         if is_ours:
             folder = its_entries[0].rpartition("/")[0] if its_entries else ""
             groups.setdefault((partition, folder), {})[name] = facts.size_bytes
@@ -226,10 +226,10 @@ class Compactions:
         if len(written) != 1:
             where = f"{self._folder.url}/{chunk.partition}"
             raise RmqdError(f"{where}: Spark wrote {len(written)} files instead of one; the files were not replaced")
-        self.batches.add(batches_in(chunk.names))
+        self.batches.add(last_batches(chunk.names))
         plan = chunk.plan(compaction, written[0].removeprefix(f"{ours}/"), rows)
         if plan.entry:
-            entry = encode(merged(list(self._entries(chunk)), plan.target, facts[written[0]].size_bytes))
+            entry = encode(merge_entries(list(self._entries(chunk)), plan.target, facts[written[0]].size_bytes))
             for name in (_ENTRY, _COVER_ENDING):
                 self._staging.put(f"{ours}/{name}", entry)
             self._staging.move(f"{ours}/{_COVER_ENDING}", self._folder, f"{plan.entry}{_COVER_ENDING}")

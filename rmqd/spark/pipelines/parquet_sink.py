@@ -30,7 +30,7 @@ from rmqd.handler_api.destinations.archive_manifest import (
     Layout,
     decode,
     encode,
-    query_and_batch,
+    parse_sink_file_name,
 )
 from rmqd.spark.pipelines.compaction import CompactionChunk, Compactions, chunks_to_compact
 from rmqd.spark.pipelines.pipeline_counts import MicroBatch
@@ -88,7 +88,7 @@ def make_manifest(
 
 def files_of_batches_since(batch: MicroBatch, files: Iterable[str]) -> list[str]:
     """Return the files that this batch or a later one of the same query put into the folder."""
-    found = ((path, query_and_batch(path)) for path in files)
+    found = ((path, parse_sink_file_name(path)) for path in files)
     return [path for path, of in found if of is not None and of[0] == batch.query_id and of[1] >= batch.number]
 
 

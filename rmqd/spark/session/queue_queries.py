@@ -15,7 +15,7 @@ from rmqd.client.api.offset_requests import get_min_offset
 from rmqd.client.api.remoting_request import request
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import ResponseCode
-from rmqd.consumer.pull.pull_request import OPERATOR_RESET
+from rmqd.consumer.pull.pull_request import OPERATOR_RESET_REMARK
 from rmqd.errors import (
     DataLossError,
     FilterRefusedError,
@@ -35,7 +35,7 @@ from rmqd.wire.bodies.heartbeat_data import (
     SubscriptionData,
 )
 from rmqd.wire.bodies.stats_bodies import QueryConsumeQueueResponseBody
-from rmqd.wire.headers.pull_headers import PULLED, PullMessageRequestHeader, PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageRequestHeader, PullMessageResponseHeader
 from rmqd.wire.headers.topic_headers import QueryConsumeQueueRequestHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.properties import PullSysFlag
@@ -128,8 +128,8 @@ async def pending_reset(
         sub_version=0,
         expression_type=EXPRESSION_TAG,
     )
-    reply = await request(remoting, address, pull_of_one, accepted=PULLED)
-    if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET:
+    reply = await request(remoting, address, pull_of_one, accepted=PULL_RESPONSE_CODES)
+    if reply.code != ResponseCode.PULL_OFFSET_MOVED or reply.remark != OPERATOR_RESET_REMARK:
         return None
     return PullMessageResponseHeader.from_ext_fields(reply.ext_fields).next_begin_offset
 

@@ -28,14 +28,14 @@ from rmqd.client.api.offset_requests import (
     get_max_offset,
     query_consumer_offset,
     search_offset,
-    stored_at,
+    store_time_at,
     update_consumer_offset,
 )
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.consumer.health.consistency import check_filters, check_kinds
+from rmqd.consumer.health.consistency import check_filters, check_topic_types
 from rmqd.errors import LightQueueError, ProtocolError, RmqdError, RouteNotFoundError, StaticTopicError
 from rmqd.errors.broker_errors import BrokerError, RequestCodeNotSupportedError
 from rmqd.runtime.plain_text import duration
@@ -151,7 +151,7 @@ class SparkCluster:
 
     def store_times_ms(self, offsets: Mapping[MessageQueue, int]) -> QueueResponses[int]:
         """Return the store times of the messages at these offsets; -1 if there is no message."""
-        return self._with_values(offsets, stored_at)
+        return self._with_values(offsets, store_time_at)
 
     def committed_offsets(self, group: str, queues: Iterable[MessageQueue]) -> QueueResponses[int | None]:
         """Return a group's offsets; None for queues without one."""
@@ -219,7 +219,7 @@ class SparkCluster:
         if route.mappings:
             raise StaticTopicError(topic)
         if topic not in self._of_known_kind:
-            await check_kinds(self._client, [topic])
+            await check_topic_types(self._client, [topic])
             self._of_known_kind.add(topic)
         return self._client.routes.queues(topic)
 

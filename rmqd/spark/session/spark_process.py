@@ -63,9 +63,9 @@ def exclude_imports_from_gc() -> None:
 def configure_worker_gc() -> None:
     """Set up garbage collection in a process that runs only a handler. Called whenever a handler has started."""
     if is_spark_worker():
-        from rmqd.runtime.event_loop import settle_garbage_collection  # brings uvloop, which other workers do not need
+        from rmqd.runtime.event_loop import enable_gc_after_start  # brings uvloop, which other workers do not need
 
-        settle_garbage_collection()
+        enable_gc_after_start()
 
 
 @contextlib.contextmanager

@@ -25,7 +25,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id, may_retry
+from rmqd.client.sending.outgoing_message import (
+    MessageQueueSelector,
+    OutgoingMessage,
+    may_retry_send,
+    select_by_hash,
+    select_by_id,
+)
 from rmqd.codes import ResponseCode
 from rmqd.errors import InvalidMessageError, RmqdError
 from rmqd.errors.broker_errors import BrokerError
@@ -59,7 +65,9 @@ def rows_by_request(rows: Iterable[OutgoingRow]) -> Iterator[Sequence[OutgoingRo
     sizes: dict[object, int] = {}
     for row in rows:
         message = row.message
-        if message.delay_level or message.is_timed or message.topic.startswith(RETRY_PREFIX):  # needs its own request
+        if (
+            message.delay_level or message.needs_timer or message.topic.startswith(RETRY_PREFIX)
+        ):  # needs its own request
             if before := collected.pop(row.order_key, None) if row.order_key is not None else None:
                 yield before  # earlier rows of the same lane must be stored first
             yield [row]
@@ -156,7 +164,7 @@ class RowSender:
             try:
                 await self._store(bundle, options.tolerance_seconds)
             except (BrokerError, InvalidMessageError) as error:
-                if may_retry(error, self._served):
+                if may_retry_send(error, self._served):
                     raise
             else:
                 return bundle
@@ -184,7 +192,7 @@ class RowSender:
                 return
             except RmqdError as error:
                 if (
-                    not may_retry(error, self._served)
+                    not may_retry_send(error, self._served)
                     or asyncio.get_running_loop().time() + RETRY_PAUSE_SECONDS > until
                 ):
                     raise
@@ -217,8 +225,8 @@ class _Turn:
 
 def _selector(row: OutgoingRow) -> MessageQueueSelector | None:
     if row.queue_id is not None:
-        return by_id(row.queue_id, row.broker)
-    return by_hash(row.message.sharding_key) if row.message.sharding_key else None
+        return select_by_id(row.queue_id, row.broker)
+    return select_by_hash(row.message.sharding_key) if row.message.sharding_key else None
 
 
 # local properties that Spark sets for the tasks of a streaming query

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from rmqd.runtime.plain_text import encodable
+from rmqd.runtime.plain_text import escape_surrogates
 from rmqd.spark.source.buffer_arrays import PropertyArrays, array_of_rows, constant_array
 from rmqd.spark.source.source_columns import COLUMN_TYPES, Decoding
 from rmqd.spark.source.source_records import DecodedRecords, Records
@@ -212,4 +212,4 @@ class BodyDecoder:
 
 def _reason(error: Exception) -> str:
     """Return the text of an error, which may quote text that a column cannot store."""
-    return encodable((str(error) or type(error).__name__)[:_MAX_CHARACTERS])
+    return escape_surrogates((str(error) or type(error).__name__)[:_MAX_CHARACTERS])

@@ -60,16 +60,16 @@ from typing import Final
 
 import structlog
 
-from rmqd.client.remoting.connection import OPAQUE
+from rmqd.client.remoting.connection import OPAQUE_NUMBERS
 from rmqd.codes import ResponseCode
-from rmqd.consumer.pull.pull_request import OPERATOR_RESET
+from rmqd.consumer.pull.pull_request import OPERATOR_RESET_REMARK
 from rmqd.errors import DataLossError, ProtocolError, RemotingError, RmqdError, RouteNotFoundError
 from rmqd.errors.broker_errors import BrokerError
-from rmqd.runtime.clock import backoff_of
+from rmqd.runtime.clock import backoff_seconds
 from rmqd.spark.session.queue_range import QueueRange, Replica
 from rmqd.wire.acl import Credentials
 from rmqd.wire.command import RemotingCommand
-from rmqd.wire.headers.pull_headers import PULLED, PullMessageResponseHeader
+from rmqd.wire.headers.pull_headers import PULL_RESPONSE_CODES, PullMessageResponseHeader
 from rmqd.wire.messages.properties import PullSysFlag
 
 FIRST_RETRY_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
@@ -182,7 +182,7 @@ class RangePlan:
         """Yield opaque and frame of a new pull for each span without a pull in flight."""
         for span in self.spans:
             if span.opaque is None:
-                span.opaque = next(OPAQUE)
+                span.opaque = next(OPAQUE_NUMBERS)
                 most = self._batch_size(span)
                 yield span.opaque, self._template.frame(span.opaque, span.low, 0, PullSysFlag.SUBSCRIPTION, 0, 0, most)
 
@@ -201,14 +201,14 @@ class RangePlan:
         span, code = self.spans[0], reply.code
         is_found, is_moved = code == ResponseCode.SUCCESS, code == ResponseCode.PULL_OFFSET_MOVED
         span.opaque = None
-        if code not in PULLED:
+        if code not in PULL_RESPONSE_CODES:
             raise BrokerError.of(code, reply.remark, self._range.queue.broker_name)
         header = PullMessageResponseHeader.from_ext_fields(reply.ext_fields)
         if is_found and damage is not None:
             raise ProtocolError(f"the response to a pull at offset {span.low} is damaged: {damage}")
         following = header.next_begin_offset if cut_at is None else cut_at
         advances = following > span.low
-        if is_moved and reply.remark == OPERATOR_RESET:
+        if is_moved and reply.remark == OPERATOR_RESET_REMARK:
             return ResetByOperator(following)
         if advances and (is_found or (not is_moved and self._is_filtered)):
             return self._advance(span, following, found=is_found)
@@ -245,7 +245,7 @@ class RangePlan:
         self._log.warning("spark.pull_failed", error=str(error))
         self._turn += 1
         self._failures += 1
-        self._pause_due = backoff_of(FIRST_RETRY_PAUSE_SECONDS, self._failures, MAX_RETRY_PAUSE_SECONDS)
+        self._pause_due = backoff_seconds(FIRST_RETRY_PAUSE_SECONDS, self._failures, MAX_RETRY_PAUSE_SECONDS)
 
     def use_replicas(self, replicas: Sequence[Replica]) -> None:
         """Use the replicas in the topic's route. If they changed, start with the first.

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 from rmqd.consumer.consumer_options import ConsumerOptions
-from rmqd.consumer.handling.batch_worker import batch_in_background
-from rmqd.consumer.handling.handler_failures import not_acknowledged
+from rmqd.consumer.handling.batch_worker import make_background_batch
+from rmqd.consumer.handling.handler_failures import failed_decisions
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, call_handler, call_start_or_stop
 from rmqd.consumer.handling.in_place_retries import dead_letter_by_name
 from rmqd.handler_api.batch import Batch, LoadedHandler, Outcome
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.runtime.clock import SystemClock
 from rmqd.runtime.plain_text import describe, duration
 from rmqd.testing.chaos.chaos_history import ChaosDelivery, History, QueueBatch
@@ -228,7 +228,7 @@ class ChaosTrial:
         self._handler = bench.make()
         self._memory = ReachableObjects([self._handler.handle], bench.package) if bench.state is None else None
         self._context = contextvars.copy_context()
-        self._context.run(once_in_group.set, once_of(bench.options.group))
+        self._context.run(once_in_group.set, once_for_group(bench.options.group))
         self._expired: dict[QueueBatch, int] = {}
         self.fates: dict[int, str] = {}
         """The outcome of each message in its last delivery, by index."""
@@ -277,7 +277,7 @@ class ChaosTrial:
                 message.count_attempt()
         if delivery.how == "whole":
             return await self._until_done(part, messages)
-        called = await self._call(batch_in_background(self._bench.options, messages), delivery.cut_at)
+        called = await self._call(make_background_batch(self._bench.options, messages), delivery.cut_at)
         if delivery.how == "expired":
             self._expired[part] = again + 1
         return _how_it_was_cut(delivery, called)
@@ -303,7 +303,7 @@ class ChaosTrial:
                 if "again" in refused.values():
                     failures.append(describe(called.error) if called.error is not None else "asked for a retry")
                 waiting = (
-                    [again, *waiting] if self._bench.options.repeats_in_place else [*([m] for m in again), *waiting]
+                    [again, *waiting] if self._bench.options.retries_in_place else [*([m] for m in again), *waiting]
                 )
         fates = dict.fromkeys(self.fates[index] for index in part.messages)
         outcomes = ", ".join(fates)
@@ -312,12 +312,12 @@ class ChaosTrial:
     async def _attempt(self, messages: list[Message]) -> tuple[CallEnd, dict[int, str]]:
         """Make one call. Returns it, and the outcomes of messages that are not acknowledged, by their index."""
         options = self._bench.options
-        batch = batch_in_background(options, messages)
+        batch = make_background_batch(options, messages)
         called = await self._call(batch, 0)
         if options.failures is not None:
             dead_letter_by_name(batch, called.error, options.failures.dead_letter_on)
         refused: dict[int, str] = {}
-        for index, decision in not_acknowledged(batch, called.error).items():
+        for index, decision in failed_decisions(batch, called.error).items():
             level = options.delay_level_when_next_consume if decision.delay_level is None else decision.delay_level
             is_dead = decision.outcome is Outcome.DEAD_LETTER or level == -1
             refused[index] = "dead-lettered" if is_dead else "again"

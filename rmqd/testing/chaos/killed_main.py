@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from rmqd.handler_api.batch import Batch, LoadedHandler
-from rmqd.runtime.child_process import ChildChannel, send_at_once
+from rmqd.runtime.child_process import ChildChannel, send_without_loop
 from rmqd.testing.chaos.chaos_history import ChaosDelivery
 from rmqd.testing.chaos.chaos_trial import ChaosBench, ChaosTrial
 from rmqd.testing.chaos.killed import KilledCall, KillPlace, KillSpec
@@ -129,7 +129,7 @@ class _Killing:
     def _die(self, place: str) -> None:
         """Kill this process, and processes that the handler has forked: it is the leader of a session."""
         with self._lock:
-            send_at_once(self._descriptor, KillPlace(place))
+            send_without_loop(self._descriptor, KillPlace(place))
             os.killpg(os.getpid(), signal.SIGKILL)
 
     def _in_fork(self) -> None:

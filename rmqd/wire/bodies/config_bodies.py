@@ -15,7 +15,7 @@ from rmqd.wire import fields
 from rmqd.wire.bodies.json_body import Body, DataVersion, Group, Topic, Wire
 from rmqd.wire.bodies.route_data import PERM_READ, PERM_WRITE
 
-READ_FORBIDDEN: Final = 4
+READ_FORBIDDEN_BIT: Final = 4
 
 
 class TopicConfig(Body, called="a topic's settings", kw_only=True):
@@ -97,7 +97,7 @@ class SubscriptionGroupWrapper(Body):
     subscription_group_table: Mapping[Group, SubscriptionGroupConfig]
     data_version: DataVersion = field(default_factory=DataVersion)
     forbidden_table: Mapping[Group, Mapping[Topic, int]] = field(default_factory=dict)
-    """Forbidden actions of a group on a topic, as bits: READ_FORBIDDEN."""
+    """Forbidden actions of a group on a topic, as bits: READ_FORBIDDEN_BIT."""
 
 
 class GroupForbidden(Body):
@@ -125,7 +125,7 @@ def request_modes_from_json(body: bytes) -> dict[tuple[str, str], SetMessageRequ
 
     Raises ProtocolError.
     """
-    table = fields.mapping(fields.body_object(body), "messageRequestModeMap")
+    table = fields.optional_object(fields.body_object(body), "messageRequestModeMap")
     modes = [
         SetMessageRequestModeRequestBody.from_dict(mode)
         for groups in table.values()
@@ -139,7 +139,7 @@ QUEUE_TYPE: Final = "queue.type"
 CLEANUP_POLICY: Final = "cleanup.policy"
 MIXED: Final = "MIXED"
 LITE: Final = "LITE"
-BATCH_QUEUE: Final = "BatchCQ"
+BATCH_QUEUE_TYPE: Final = "BatchCQ"
 MESSAGE_TYPES: Final = ("UNSPECIFIED", MIXED, "TRANSACTION", "PRIORITY", "FIFO", "DELAY", LITE, "NORMAL")
 CLEANUP_POLICIES: Final = ("COMPACTION", "DELETE")
 """In the order in which Java's brokers list them."""
@@ -147,14 +147,14 @@ CLEANUP_POLICIES: Final = ("COMPACTION", "DELETE")
 _KNOWN: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         MESSAGE_TYPE: frozenset(MESSAGE_TYPES),
-        QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_QUEUE, "RocksDBCQ"}),
+        QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_QUEUE_TYPE, "RocksDBCQ"}),
         CLEANUP_POLICY: frozenset(CLEANUP_POLICIES),
     }
 )
 _FILTER_TYPES: Final = frozenset({"SINGLE_TAG", "MULTI_TAG"})
 
 
-def unknown_marks(topic: TopicConfig) -> list[str]:
+def unknown_attributes(topic: TopicConfig) -> list[str]:
     """Return a topic's attributes with unknown values, each as `name=value`."""
     marks = [(name, topic.attributes[name], known) for name, known in _KNOWN.items() if name in topic.attributes]
     marks.append(("topicFilterType", topic.topic_filter_type, _FILTER_TYPES))

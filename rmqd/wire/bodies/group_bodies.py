@@ -110,7 +110,7 @@ class GetConsumerListByGroupResponseBody(json_body.Body):
 def _read_reset(value: object, what: str) -> dict[MessageQueue, int]:
     """Read a map or a list. The broker writes the form for the language of the client that requested the reset."""
     if isinstance(value, list):
-        return {json_body.queue_from_dict(item): fields.integer(item, "offset") for item in value}
+        return {json_body.queue_from_dict(item): fields.required_integer(item, "offset") for item in value}
     return json_body.offsets_from_dict(value, what)
 
 

@@ -73,7 +73,9 @@ class ConsumerData(Body, called="a consumer group"):
 
 
 def _read_producers(value: object, what: str) -> tuple[str, ...]:
-    return tuple(fields.text(fields.as_object(item, "a producer"), "groupName") for item in fields.as_list(value, what))
+    return tuple(
+        fields.required_text(fields.as_object(item, "a producer"), "groupName") for item in fields.as_list(value, what)
+    )
 
 
 def _write_producers(groups: tuple[str, ...]) -> list[dict[str, str]]:

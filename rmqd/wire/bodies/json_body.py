@@ -52,7 +52,11 @@ def queue_to_dict(queue: MessageQueue) -> dict[str, Any]:
 def queue_from_dict(value: object) -> MessageQueue:
     """Read the JSON object of a queue. Raises ProtocolError."""
     data = fields.as_object(value, "a message queue")
-    return MessageQueue(fields.text(data, "topic"), fields.text(data, "brokerName"), fields.integer(data, "queueId"))
+    return MessageQueue(
+        fields.required_text(data, "topic"),
+        fields.required_text(data, "brokerName"),
+        fields.required_integer(data, "queueId"),
+    )
 
 
 def queue_map_to_dict(values: Mapping[MessageQueue, Any]) -> dict[ObjectKey, Any]:
@@ -84,7 +88,7 @@ QueueId = Annotated[int, "a queue id"]
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """Part of a field's annotation: how the field's JSON differs from the rule for its name and type."""
+    """An annotation of a field whose JSON does not follow from the field's name and type."""
 
     last: bool = False  # written after the fields that are not last
     absent: str | None = None  # the value of a missing or null field, instead of the default

@@ -100,17 +100,17 @@ class BatchAck(Body, called="acks"):
 
     @classmethod
     def _from_object(cls, data: dict[Any, Any]) -> Self:
-        start = fields.integer(data, "so")
+        start = fields.required_integer(data, "so")
         return cls(
-            fields.text(data, "c"),
-            fields.text(data, "t"),
-            RetryFlag.parse(fields.text(data, "r")),
+            fields.required_text(data, "c"),
+            fields.required_text(data, "t"),
+            RetryFlag.parse(fields.required_text(data, "r")),
             start,
-            fields.integer(data, "q"),
-            fields.integer(data, "rq"),
-            fields.integer(data, "pt"),
-            fields.integer(data, "it"),
-            tuple(start + bit for bit in _base64_to_bits(fields.text(data, "b"))),
+            fields.required_integer(data, "q"),
+            fields.required_integer(data, "rq"),
+            fields.required_integer(data, "pt"),
+            fields.required_integer(data, "it"),
+            tuple(start + bit for bit in _base64_to_bits(fields.required_text(data, "b"))),
         )
 
 

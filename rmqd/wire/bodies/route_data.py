@@ -109,7 +109,7 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
     curr_id_map: dict[QueueId, QueueId] = field(default_factory=dict)
     hosted_queues: dict[QueueId, tuple[LogicQueueMappingItem, ...]] = field(default_factory=dict)
 
-    def as_route(self) -> TopicQueueMappingInfo:
+    def as_mapping_info(self) -> TopicQueueMappingInfo:
         """Return the mapping as the topic's route shows it. Java: `cloneAsMappingInfo`."""
         led = {
             queue_id: items[-1].queue_id
@@ -119,7 +119,7 @@ class TopicQueueMappingDetail(Body, called="mappingDetail"):
         return TopicQueueMappingInfo(self.bname, self.total_queues, self.epoch, curr_id_map=led, topic=self.topic)
 
 
-def is_logical(broker_name: str) -> bool:
+def is_logical_broker(broker_name: str) -> bool:
     """Return whether the name is the placeholder for a broker that the queues of static topics have."""
     return broker_name.startswith(MOCK_BROKER_PREFIX)
 
@@ -129,7 +129,7 @@ def mock_broker_name(scope: str) -> str:
     return MOCK_BROKER_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
 
 
-def leaders(mappings: Iterable[TopicQueueMappingInfo]) -> dict[tuple[str, int], str]:
+def queue_leaders(mappings: Iterable[TopicQueueMappingInfo]) -> dict[tuple[str, int], str]:
     """Return the leader of each logical queue, by (broker name, queue id) of the queue.
 
     If two brokers claim a queue, the later epoch wins. The newest mapping gives the number of queues. Queues within
@@ -232,7 +232,7 @@ class TopicRouteData(Body):
         """Read the body. Raises ProtocolError, also if a route exceeds the limits of `wire.fields`."""
         fields.check_body(body, "a route", fields.MAX_ROUTE_BYTES, fields.MAX_ROUTE_OBJECTS)
         data = fields.body_object(body)
-        brokers = max(len(fields.items(data, name)) for name in ("queueDatas", "brokerDatas"))
+        brokers = max(len(fields.optional_list(data, name)) for name in ("queueDatas", "brokerDatas"))
         if brokers > fields.MAX_BROKERS:
             raise ProtocolError(f"a route has {brokers} brokers for one topic; expected at most {fields.MAX_BROKERS}")
         route = cls._from_object(data)

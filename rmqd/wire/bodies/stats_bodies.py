@@ -43,7 +43,7 @@ def _read_groups(value: object, what: str) -> _StatsOfGroups:
         one = fields.as_object(item, "a group's stats")
         for group in one:
             name = fields.as_text(group, "a group")
-            groups[name] = tuple(map(ConsumeStats.from_dict, fields.items(one, name)))
+            groups[name] = tuple(map(ConsumeStats.from_dict, fields.optional_list(one, name)))
     return groups
 
 

@@ -135,7 +135,7 @@ class PopLiteMessageRequestHeader(RequestHeader, code=RequestCode.POP_LITE_MESSA
 
 
 class PopLiteMessageResponseHeader(Header):
-    """When and for how long messages were popped. `rmqd.wire.lite_topic.parse_tries` reads `order_count_info`."""
+    """When and for how long messages were popped. `rmqd.wire.lite_topic.parse_pop_counts` reads `order_count_info`."""
 
     pop_time: int
     invisible_time: int

@@ -14,7 +14,7 @@ from rmqd.wire.bodies.heartbeat_data import EXPRESSION_TAG
 from rmqd.wire.command import LANGUAGE, VERSION
 from rmqd.wire.headers.request_header import RequestHeader
 
-PULLED: Final = frozenset(
+PULL_RESPONSE_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
         ResponseCode.PULL_NOT_FOUND,
@@ -60,7 +60,7 @@ class PullMessageResponseHeader(NamedTuple):
 
     @classmethod
     def from_ext_fields(cls, ext_fields: Mapping[str, str]) -> Self:
-        """Read the response to a pull, with any code in `PULLED`. Raises ProtocolError."""
+        """Read the response to a pull, with any code in `PULL_RESPONSE_CODES`. Raises ProtocolError."""
         try:
             header = cls(
                 int(ext_fields["nextBeginOffset"]),

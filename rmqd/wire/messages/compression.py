@@ -23,7 +23,7 @@ from rmqd.wire.messages.properties import (
     NEED_UNWRAP,
     CompressionType,
 )
-from rmqd.wire.messages.record import member_records
+from rmqd.wire.messages.record import batch_member_records
 
 MAX_BODY_BYTES: Final = 16 * 1024 * 1024  # the default of `max_body_size`; also the largest frame
 _LIKELY_RATIO: Final = 32
@@ -136,9 +136,9 @@ def _join_frames(body: bytes, slice_bytes: int, start: Callable[[], _Frame], max
 
 
 # Opening up to this size takes a few milliseconds, and so does not need a thread.
-INLINE_STORED_BYTES: Final = 64 * 1024
-INLINE_OPENED_BYTES: Final = 1024 * 1024
-NO_LIMIT: Final = 2**63
+MAX_INLINE_STORED_BYTES: Final = 64 * 1024
+MAX_INLINE_OPENED_BYTES: Final = 1024 * 1024
+NO_SIZE_LIMIT: Final = 2**63
 
 
 class BlockDecompression:
@@ -153,7 +153,7 @@ class BlockDecompression:
         self,
         block: MessageBlock,
         max_body_size: int = MAX_BODY_BYTES,
-        room_bytes: int = NO_LIMIT,
+        room_bytes: int = NO_SIZE_LIMIT,
         low: int = 0,
         *,
         unwraps: bool = True,
@@ -176,11 +176,13 @@ class BlockDecompression:
     def at_once(self) -> bool:
         """Open as much as takes little time. Returns whether that was everything."""
         stored = sum(message.stored_size for message in self._block.messages if message.is_closed)
-        return stored <= INLINE_STORED_BYTES and self._open(min(self._max, INLINE_OPENED_BYTES), INLINE_OPENED_BYTES)
+        return stored <= MAX_INLINE_STORED_BYTES and self._open(
+            min(self._max, MAX_INLINE_OPENED_BYTES), MAX_INLINE_OPENED_BYTES
+        )
 
     def rest(self) -> None:
         """Open the remaining messages while there is room."""
-        self._open(self._max, NO_LIMIT)
+        self._open(self._max, NO_SIZE_LIMIT)
 
     def finish(self) -> list[Message]:
         """Replace the block's messages by the opened ones. Returns the unopened messages.
@@ -238,14 +240,14 @@ class BlockDecompression:
         if sys_flag & NEED_UNWRAP:
             self._unwrap(message, body)
         else:
-            message.open_as(body)
+            message.set_opened_body(body)
             self._size += len(body)
             self._opened.append(message)
 
     def _unwrap(self, batch: Message, body: bytes) -> None:
         """Replace a batch by its members."""
         head, topic = batch.record_parts()
-        found = member_records(head, topic, batch.queue_offset, body)
+        found = batch_member_records(head, topic, batch.queue_offset, body)
         announced = batch.properties.get(INNER_NUM, "")
         if announced.isdecimal() and announced != str(len(found)):  # int() rejects thousands of digits
             raise ProtocolError(f"a batch announces {announced[:20]} messages and holds {len(found)}")

@@ -74,10 +74,12 @@ def decode_messages(data: bytes, message_queue: MessageQueue, start: int = 0, na
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
         raise ProtocolError(block.broken)
-    return open_all(block)
+    return open_all_bodies(block)
 
 
-def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = "") -> MessageBlock:
+def frame_decodable_messages(
+    data: bytes, message_queue: MessageQueue, start: int = 0, namespace: str = ""
+) -> MessageBlock:
     """Like `frame_messages`, but drop records that cannot be decoded. `MessageBlock.broken` then gives the reason."""
     block = frame_messages(data, message_queue, start, namespace)
     if block.broken is not None:
@@ -85,7 +87,7 @@ def frame_readable(data: bytes, message_queue: MessageQueue, start: int = 0, nam
     return block
 
 
-def open_all(block: MessageBlock) -> MessageBlock:
+def open_all_bodies(block: MessageBlock) -> MessageBlock:
     """Decompress all bodies of a block, and split its batches, regardless of their size."""
     if block.is_closed:
         opening = BlockDecompression(block)
@@ -114,10 +116,10 @@ def frame_messages(
             block.broken = reason
         end = _end_by_total_size(data, at)
         message = UnreadableMessage(block, at, len(data) if end is None else end)
-        block.corrupt.append(CorruptMessage(message, reason, takes_rest=end is None))
+        block.corrupt.append(CorruptMessage(message, reason, hides_rest=end is None))
         broken = None if end is None else _decode_until_broken(block, end)
     if is_light_queue(message_queue.topic):
-        count_by_light_queue(block)
+        set_light_queue_offsets(block)
     block.unfinished = len(block.messages)
     if offset_delta:
         for each in (*block.messages, *(corrupt.message for corrupt in block.corrupt)):
@@ -295,7 +297,7 @@ class UnreadableMessage(Message):
 LIGHT_QUEUE_SEPARATOR: Final = ","
 
 
-def offset_in(name: str, properties: Mapping[str, str]) -> int:
+def light_queue_offset(name: str, properties: Mapping[str, str]) -> int:
     """Return a message's offset in a light message queue. Raises ProtocolError if its properties do not have it."""
     names = properties.get(INNER_MULTI_DISPATCH, "").split(LIGHT_QUEUE_SEPARATOR)
     offsets = properties.get(INNER_MULTI_QUEUE_OFFSET, "").split(LIGHT_QUEUE_SEPARATOR)
@@ -306,13 +308,13 @@ def offset_in(name: str, properties: Mapping[str, str]) -> int:
     return parse_integer(offsets[names.index(name)], f"the offset for {name}")
 
 
-def count_by_light_queue(block: MessageBlock) -> None:
+def set_light_queue_offsets(block: MessageBlock) -> None:
     """Give the messages of a pull their offsets in the pulled queue."""
     name, messages = block.message_queue.topic, block.messages
     block.messages, block.runs, following = [], 0, -1
     for message in messages:
         try:
-            message.queue_offset = offset_in(name, message.stored_properties)
+            message.queue_offset = light_queue_offset(name, message.stored_properties)
         except ProtocolError as error:
             block.corrupt.append(CorruptMessage(message, str(error)))
             continue

@@ -18,7 +18,7 @@ from rmqd.wire.messages.properties import (
     format_properties,
     parse_properties,
 )
-from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2, members
+from rmqd.wire.messages.record import MAGIC_V1, MAGIC_V2, batch_members
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024  # Java: maxMessageSize of producers and brokers
 _MAX_V1_TOPIC_BYTES: Final = 127
@@ -144,4 +144,4 @@ def encode_batch(messages: Iterable[BatchMember]) -> bytes:
 
 def decode_batch(body: bytes) -> list[BatchMember]:
     """Return the messages of a batch send. Raises ProtocolError."""
-    return [BatchMember(plain, parse_properties(stored), flag) for flag, plain, stored in members(body)]
+    return [BatchMember(plain, parse_properties(stored), flag) for flag, plain, stored in batch_members(body)]

@@ -40,7 +40,7 @@ class CorruptMessage:
 
     message: Message
     reason: str
-    takes_rest: bool = False  # the record's end is unknown as well, so it takes the rest of the response
+    hides_rest: bool = False  # the record's end is unknown as well, so it takes the rest of the response
 
 
 class MessageBlock:
@@ -209,8 +209,8 @@ class Message(Record):
         return f"{self.offset_msg_id}-{self.queue_offset}" if self.is_member else self.offset_msg_id
 
     @property
-    def lasting_id(self) -> str:
-        """Like `msg_id`, and identical in every copy of the message, even if its producer gave it no id.
+    def id_of_all_copies(self) -> str:
+        """The id that is the same in every copy of the message: `msg_id`, or the first copy's offset id without one.
 
         Copies in a group's retry topic have their own offset id, and also name that of the first copy.
         """
@@ -236,7 +236,7 @@ class Message(Record):
 
         Outside of a group's handler the cluster and the group are empty.
         """
-        return running_group().of_topic(self.topic, self.lite_topic)
+        return identity_of_running_group().of_topic(self.topic, self.lite_topic)
 
     @property
     def transaction_id(self) -> str | None:
@@ -290,7 +290,7 @@ class Message(Record):
         """Count one more delivery within this process."""
         self._reconsume_times = self.reconsume_times + 1
 
-    def take_attempts_off(self, number: int) -> None:
+    def subtract_attempts(self, number: int) -> None:
         """Subtract deliveries that `count_attempt` counted and that do not count after all."""
         self._reconsume_times = max(0, self.reconsume_times - number)
 
@@ -298,7 +298,7 @@ class Message(Record):
         """Set offset and number of pops in a lite topic, because the record has the numbers of the parent topic."""
         self.queue_offset, self._reconsume_times = queue_offset, tries
 
-    def open_as(self, body: bytes) -> None:
+    def set_opened_body(self, body: bytes) -> None:
         """Show this body instead of the stored bytes."""
         if self.block.decompressed is None:
             self.block.decompressed = {}
@@ -334,7 +334,7 @@ class Once(Protocol):
     async def __aexit__(self, *raised: Any) -> None: ...
 
 
-class InGroup(Protocol):
+class OnceInGroup(Protocol):
     """The group that a handler runs in. A call creates the block for a message and a connection."""
 
     @property
@@ -342,11 +342,11 @@ class InGroup(Protocol):
     def __call__(self, message: Any, connection: object, /) -> Once: ...
 
 
-once_in_group: ContextVar[InGroup] = ContextVar("once_in_group")
+once_in_group: ContextVar[OnceInGroup] = ContextVar("once_in_group")
 """Set while a group's handler runs."""
 
 
-def running_group() -> Identity:
+def identity_of_running_group() -> Identity:
     """Return the group whose handler runs here; with empty names if none does, as in a test of a handler."""
     running = once_in_group.get(None)
     return Identity("", "", "") if running is None else running.identity

@@ -60,14 +60,14 @@ SET_BY_ROCKETMQ: Final = frozenset(
 _NAMED: Final = {"keys": KEYS, "sharding_key": SHARDING_KEY}
 
 
-def value_by(name: str) -> Callable[[Any], str | None]:
+def value_reader(name: str) -> Callable[[Any], str | None]:
     """Return the function for a message's `msg_id`, `keys` or `sharding_key`, or, with `property:NAME`, a property.
 
     The function returns None or "" if the message has no such value, or only white space. If a message has several keys
     (RocketMQ separates them by spaces), the whole text is one value here.
     """
     if name == "msg_id":
-        return attrgetter("lasting_id")
+        return attrgetter("id_of_all_copies")
     stored = _NAMED.get(name) or name.removeprefix("property:")
 
     def value(message: Any) -> str | None:

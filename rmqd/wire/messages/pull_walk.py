@@ -51,11 +51,11 @@ class BadRecord(Contradiction):
     offset: int
     message: Message
     frame: bytes  # kept to compare it with the next response
-    takes_rest: bool
+    hides_rest: bool
 
     def has_same_bytes(self, other: BadRecord) -> bool:
         """Return whether both are the same bytes at the same offset."""
-        if self.takes_rest or other.takes_rest:
+        if self.hides_rest or other.hides_rest:
             size = min(len(self.frame), len(other.frame), _MAX_COMPARED_BYTES)
             return self.at == other.at and self.frame[:size] == other.frame[:size]
         return self.at == other.at and self.frame == other.frame
@@ -77,10 +77,10 @@ def bad_record(block: MessageBlock, corrupt: CorruptMessage, asked: int) -> BadR
     message = corrupt.message
     frame = block.data[message._start : message._start + message.store_size]
     at = max(asked, message.queue_offset)
-    return BadRecord(at, corrupt.reason, at, message, frame, takes_rest=False)
+    return BadRecord(at, corrupt.reason, at, message, frame, hides_rest=False)
 
 
-class ReplyWalk:
+class ResponseWalk:
     """Walks over one response to a pull at `asked`. `takes_all` means that no filter selects the queue's messages."""
 
     def __init__(self, block: MessageBlock, asked: int, header: PullMessageResponseHeader, *, takes_all: bool) -> None:
@@ -120,8 +120,8 @@ class ReplyWalk:
     def skip_bad_record(self, record: BadRecord) -> None:
         """Walk over a bad record. If the end of the record is unknown, the walk over the response ends with it."""
         self._index += 1
-        self.offset = record.offset + (1 if record.takes_rest else _offsets_of(record.message))
-        self._ended = record.takes_rest
+        self.offset = record.offset + (1 if record.hides_rest else _offsets_of(record.message))
+        self._ended = record.hides_rest
 
     def gaps(self) -> dict[int, int]:
         """Return all gaps from here to the end of the response, as {begin: end}."""
@@ -164,7 +164,7 @@ class ReplyWalk:
         if offset != at and (self._takes_all or not is_possible):
             offset = at
         frame = self._block.data[message._start : self._end()]
-        return BadRecord(at, corrupt.reason, offset, message, frame, corrupt.takes_rest)
+        return BadRecord(at, corrupt.reason, offset, message, frame, corrupt.hides_rest)
 
     def _following(self) -> int | None:
         """Return the offset of the next record; None if there is none or it is corrupt."""

@@ -58,13 +58,13 @@ _TAGS_INNER: Final = b"\x02" + _TAGS_HEAD
 
 
 class _Block(Protocol):
-    """The holder of the bytes."""
+    """The object that holds the bytes of a response."""
 
     data: bytes
 
 
 class Record:
-    """One record in a block's bytes, which are checked to hold all of it."""
+    """One record in the bytes of a block. The decoder has checked that the block holds the whole record."""
 
     __slots__ = ("_body_end", "_body_start", "_start", "block")
 
@@ -211,7 +211,7 @@ class Record:
         return at + 2, at + 2 + _SHORT.unpack_from(self.block.data, at)[0]
 
 
-MAX_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
+MAX_BATCH_MEMBERS: Final = 2**15 - 1  # brokers count them in a short
 
 _MAX_OFFSET: Final = 2**63 - 1
 _HEAD: Final = Struct(">i8xiI")  # total size, flag, body size
@@ -219,7 +219,7 @@ _CRC_AT, _FLAG_AT, _OFFSET_AT, _SYS_FLAG_AT = 8, 16, 20, 36  # positions in a re
 _UNPACKED: Final = ~(NEED_UNWRAP | COMPRESSED | COMPRESSION_MASK)
 
 
-def members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
+def batch_members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield (flag, body, properties as stored) of each message of a batch's body. Raises ProtocolError."""
     at, size, count = 0, len(body), 0
     try:
@@ -238,7 +238,7 @@ def members(body: bytes) -> Iterator[tuple[int, bytes, bytes]]:
         raise ProtocolError(f"message {count} of a batch is cut short: {size - at} bytes are left for it") from error
 
 
-def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tuple[bytes, int]]:
+def batch_member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tuple[bytes, int]]:
     """Return (record, size of its body) of each member, as if stored alone. The first member has the offset `base`.
 
     `head` and `topic` are parts of the batch's record: the bytes before its body, and the name with its size in front.
@@ -249,9 +249,9 @@ def member_records(head: bytes, topic: bytes, base: int, body: bytes) -> list[tu
     _INT.pack_into(record_head, _SYS_FLAG_AT, sys_flag)
     body_size_at = len(head) - _INT.size
     records: list[tuple[bytes, int]] = []
-    for offset, (flag, plain, properties) in enumerate(members(body), base):
-        if len(records) == MAX_MEMBERS:
-            raise ProtocolError(f"the batch has more than {MAX_MEMBERS} messages")
+    for offset, (flag, plain, properties) in enumerate(batch_members(body), base):
+        if len(records) == MAX_BATCH_MEMBERS:
+            raise ProtocolError(f"the batch has more than {MAX_BATCH_MEMBERS} messages")
         if offset > _MAX_OFFSET:
             raise ProtocolError(
                 f"a batch that begins at the offset {base} has messages beyond the highest possible offset"

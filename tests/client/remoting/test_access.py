@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from rmqd.client.api.remoting_request import request
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.client.remoting.security import PERMISSION_FORGOTTEN_SECONDS
+from rmqd.client.remoting.security import FORGET_PERMISSION_REFUSAL_SECONDS
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors.broker_errors import AccessRefusedError, NoPermissionError
 from rmqd.wire.acl import Credentials
@@ -129,7 +129,7 @@ async def test_what_is_forbidden_concerns_whoever_needs_it(
     await client.invoke(peer.address, BEAT, {})
     assert "Topic:orders" in (refusals.about(["mailer", "orders"]) or "")
     assert refusals.about(["mailer", "invoices", "orders-2", "order"]) is None
-    clock.turn(PERMISSION_FORGOTTEN_SECONDS + 1)
+    clock.turn(FORGET_PERMISSION_REFUSAL_SECONDS + 1)
     assert refusals.about(["orders"]) is None
 
 

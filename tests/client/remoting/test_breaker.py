@@ -43,7 +43,7 @@ def pause_seconds(breakers: Breakers, clock: ManualClock) -> float:
     began = clock.monotonic()
     while True:
         try:
-            breakers.check_rest(HOST)
+            breakers.raise_during_pause(HOST)
         except CircuitOpenError:
             clock.turn(0.001)
         else:
@@ -104,17 +104,17 @@ def test_one_probe_at_a_time(breakers: Breakers, clock: ManualClock) -> None:
 def test_long_requests_wait_for_an_answer_to_another_one(breakers: Breakers, clock: ManualClock) -> None:
     breakers.failed(HOST, failure())
     clock.turn(MAX_SECONDS)
-    breakers.check_rest(HOST)
+    breakers.raise_during_pause(HOST)
     with pytest.raises(CircuitOpenError):
-        breakers.check_responding(HOST)
+        breakers.raise_until_responding(HOST)
     breakers.answered(HOST)
-    breakers.check_responding(HOST)
+    breakers.raise_until_responding(HOST)
 
 
 def test_mistrust_stays_what_it_is(breakers: Breakers) -> None:
     breakers.failed(HOST, TlsError(HOST, "its certificate is not for this host"))
     with pytest.raises(TlsError, match="its certificate"):
-        breakers.check_rest(HOST)
+        breakers.raise_during_pause(HOST)
 
 
 def test_a_connection_that_is_lost_once_is_nothing(breakers: Breakers) -> None:
@@ -134,7 +134,7 @@ async def test_a_silent_peer_keeps_only_the_first_request_waiting(remoting: Remo
     with pytest.raises(CircuitOpenError, match="silent"):
         await remoting.invoke(peer.address, OTHER, {}, timeout_seconds=60)
     with pytest.raises(CircuitOpenError):
-        remoting.breakers.check_responding(peer.address)
+        remoting.breakers.raise_until_responding(peer.address)
     assert len(peer.requests) == 1
     assert remoting.connected(peer.address) is not None, "it may only be slow: what waits there goes on waiting"
 

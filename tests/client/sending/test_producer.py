@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_id
 from rmqd.client.sending.producer import Producer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
@@ -118,7 +118,7 @@ async def test_a_message_that_was_stored_before_keeps_its_marks(world: World, br
 async def test_a_chosen_queue_is_tried_again_and_no_other(world: World, brokers: list[Peer]) -> None:
     brokers[1].on(SEND, Reply(ResponseCode.SYSTEM_BUSY))
     with pytest.raises(BrokerError):
-        await world.producer.send(OutgoingMessage("T", b""), selector=by_id(1, "b1"))
+        await world.producer.send(OutgoingMessage("T", b""), selector=select_by_id(1, "b1"))
     assert counts(brokers) == [0, 3, 0]
 
 
@@ -160,7 +160,7 @@ async def test_a_batch_is_one_request_to_one_queue(world: World, brokers: list[P
         OutgoingMessage("T", b"first", "paid", "k1", properties={"UNIQ_KEY": "ABC"}, flag=5),
         OutgoingMessage("T", b"second", properties={"colour": "red"}),
     ]
-    receipt = await world.producer.send_batch(messages, selector=by_id(1, "b2"))
+    receipt = await world.producer.send_batch(messages, selector=select_by_id(1, "b2"))
     assert [len(peer.got(BATCH)) for peer in brokers] == [0, 0, 1]
     [request] = brokers[2].got(BATCH)
     header = SendBatchMessageRequestHeader.from_ext_fields(request.ext_fields)

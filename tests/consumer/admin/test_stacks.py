@@ -6,7 +6,7 @@ import asyncio
 import re
 import threading
 
-from rmqd.consumer.admin.member_requests import stacks
+from rmqd.consumer.admin.member_requests import stacks_of_tasks_and_threads
 
 
 async def waits_at_the_bottom(event: asyncio.Event) -> None:
@@ -21,7 +21,7 @@ async def test_every_task_shows_where_it_waits_and_equal_ones_stand_together() -
     event = asyncio.Event()
     tasks = [asyncio.create_task(waits(event), name=f"waiting:{number}") for number in range(3)]
     await asyncio.sleep(0)
-    text = stacks()
+    text = stacks_of_tasks_and_threads()
     event.set()
     await asyncio.gather(*tasks)
     (found,) = (part for part in text.split("\n\n") if "waiting:0" in part)
@@ -34,7 +34,7 @@ async def test_threads_show_what_they_run() -> None:
     go_on = threading.Event()
     thread = threading.Thread(target=go_on.wait, name="a handler's")
     thread.start()
-    text = stacks()
+    text = stacks_of_tasks_and_threads()
     go_on.set()
     thread.join()
     (found,) = (part for part in text.split("\n\n") if "a handler's" in part)

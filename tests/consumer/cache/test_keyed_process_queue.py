@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rmqd.consumer.cache.keyed_process_queue import KeyedProcessQueue
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.messages.message import Message
-from rmqd.wire.messages.properties import value_by
+from rmqd.wire.messages.properties import value_reader
 from tests.consumer.blocks import QUEUE, block_of, keyed_block
 
 KEYS = st.sampled_from(["", "a", "b", "c"])
@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 def queue_of(keys: Iterable[str], offset: int = 0) -> KeyedProcessQueue:
     """A queue with a message of each key, from an offset on."""
-    queue = KeyedProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False), "", value_by("keys"))
+    queue = KeyedProcessQueue(QUEUE, offset, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("keys"))
     more(queue, keys)
     return queue
 
@@ -50,7 +50,7 @@ class Schedule:
     """What was put, and where each message is, beside the queue itself."""
 
     def __init__(self) -> None:
-        self.queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("keys"))
+        self.queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("keys"))
         self.messages: list[Message] = []
         self.in_hand: list[Message] = []
         self.resting: list[Message] = []
@@ -149,7 +149,7 @@ def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
     offset = queue.commit_offset()
     finished = {message.queue_offset for message in schedule.messages if is_done(message)}
     assert schedule.handled - before <= set(range(max(had, default=-1) + 1))
-    assert queue.finished_above() == sum(one > offset for one in finished)
+    assert queue.finished_above_commit_offset() == sum(one > offset for one in finished)
     assert not queue.is_busy
     if is_free:
         assert not [one for one in finished if one > offset]
@@ -157,7 +157,7 @@ def test_a_queue_that_is_left_ends_without_a_gap_below_what_was_handled(
 
 def test_corrupt_messages_hold_no_key() -> None:
     """The pull loop finishes them by itself; the next one of their key can be taken at once."""
-    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("keys"))
+    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("keys"))
     block = keyed_block(0, ["a", "a", "a"])
     corrupt = block.messages[0]
     queue.put(block, 3, held=[corrupt])
@@ -169,24 +169,24 @@ def test_corrupt_messages_hold_no_key() -> None:
 
 @pytest.mark.parametrize("properties", [{}, {"account": ""}, {"account": " \t"}])
 def test_a_message_without_the_property_waits_for_none(properties: dict[str, str]) -> None:
-    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("property:account"))
+    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("property:account"))
     queue.put(block_of(range(3), properties=properties), 3)
     assert len(queue.take(3)) == 3
 
 
 def test_a_property_of_ones_own_is_a_key() -> None:
-    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_by("property:account"))
+    queue = KeyedProcessQueue(QUEUE, 0, TopicStats(QUEUE.topic, is_retry=False), "", value_reader("property:account"))
     queue.put(block_of(range(3), properties={"account": "7"}), 3)
     assert len(queue.take(3)) == 1
 
 
 def test_a_message_waits_for_another_one_if_only_one_key_of_several_has_two() -> None:
     queue = queue_of(["a", "b"])
-    assert not queue.has_waiting_for_key
+    assert not queue.has_messages_waiting_for_key
     more(queue, ["b"])
-    assert queue.has_waiting_for_key
+    assert queue.has_messages_waiting_for_key
     queue.finish(queue.take(2))
-    assert not queue.has_waiting_for_key
+    assert not queue.has_messages_waiting_for_key
 
 
 def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue() -> None:
@@ -197,7 +197,7 @@ def test_a_batch_that_comes_back_in_any_order_is_finished_in_that_of_the_queue()
     queue.start_release()
     assert offsets(queue.pending) == [1]
     queue.finish(queue.take(1))
-    assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (3, 0, 0)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset(), queue.cached_count) == (3, 0, 0)
 
 
 def test_what_a_new_filter_lets_go_is_counted_with_what_waits_behind_a_key() -> None:
@@ -229,7 +229,7 @@ def test_what_fails_after_its_queue_was_left_has_one_more_attempt_below_a_finish
     queue.postpone([zero])
     assert (queue.is_busy, queue.retrying) == (False, 1)
     assert not queue.return_postponed([zero])
-    assert (queue.is_busy, queue.retrying, queue.finished_above()) == (False, 0, 1)
+    assert (queue.is_busy, queue.retrying, queue.finished_above_commit_offset()) == (False, 0, 1)
 
 
 def test_a_message_in_its_second_attempt_is_owed_none_when_its_queue_is_left() -> None:
@@ -249,7 +249,7 @@ def test_nothing_is_finished_above_where_an_owner_finished_nothing() -> None:
     """Wherever it began."""
     queue = queue_of(["a"], offset=5)
     queue.start_release()
-    assert (queue.commit_offset(), queue.finished_above()) == (5, 0)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (5, 0)
 
 
 async def test_a_queue_that_waits_no_more_is_idle_though_a_message_rests() -> None:

@@ -153,9 +153,9 @@ def test_leaving_hands_out_nothing_and_keeps_the_offset_below_what_waits() -> No
     queue.start_release()
     assert not queue.pending
     queue.finish([one])
-    assert (queue.commit_offset(), queue.finished_above()) == (0, 1)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (0, 1)
     queue.finish([zero])
-    assert (queue.commit_offset(), queue.finished_above()) == (2, 0)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (2, 0)
 
 
 def test_what_is_put_back_below_a_message_that_a_handler_has_is_not_finished_above() -> None:
@@ -164,7 +164,7 @@ def test_what_is_put_back_below_a_message_that_a_handler_has_is_not_finished_abo
     zero, _ = queue.take(2)
     queue.put_back([zero])
     queue.start_release()
-    assert (queue.commit_offset(), queue.cached_count, queue.finished_above()) == (0, 1, 0)
+    assert (queue.commit_offset(), queue.cached_count, queue.finished_above_commit_offset()) == (0, 1, 0)
 
 
 def test_what_came_is_counted_without_what_the_group_does_not_want() -> None:
@@ -183,12 +183,12 @@ def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_
     """Where nothing waits there is nothing to gather."""
     queue = queue_of(block_of(range(2)))
     assert not queue.is_batching
-    assert queue.hold_for_batch()
+    assert queue.hold_until_batch_is_full()
     assert queue.is_batching
     queue.is_batching = False
     assert not queue.is_batching
     queue.take(2)
-    assert not queue.hold_for_batch()
+    assert not queue.hold_until_batch_is_full()
     assert not queue.is_batching
 
 
@@ -248,9 +248,9 @@ def test_a_paused_queue_that_is_left_keeps_nothing_for_later() -> None:
     assert not queue.waiting
     assert (queue.cached_count, queue.handed_out_to) == (2, 2)
     queue.finish([one])
-    assert (queue.commit_offset(), queue.finished_above()) == (0, 1)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (0, 1)
     queue.finish([zero])
-    assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (2, 0, 0)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset(), queue.cached_count) == (2, 0, 0)
 
 
 def test_a_queue_may_be_paused_again() -> None:
@@ -274,9 +274,9 @@ def test_the_time_until_which_all_is_known_only_rises() -> None:
         queue.put(block, start + 2)
         ages.append((queue.last_store_timestamp, queue.newest_store_timestamp))
     assert ages == [(5000, 5000), (4000, 5000)]
-    queue.note_passed_over(3000)
+    queue.note_skipped_by_broker(3000)
     assert queue.newest_store_timestamp == 5000
-    queue.note_passed_over(7000)
+    queue.note_skipped_by_broker(7000)
     assert queue.newest_store_timestamp == 7000
 
 
@@ -415,17 +415,17 @@ def test_a_queue_that_is_to_go_on_further_down_commits_no_higher() -> None:
     queue = queue_of(block_of(range(10, 14)))
     queue.finish(queue.take(3))
     queue.continue_at(11)
-    assert (queue.commit_offset(), queue.reaches_cached_message()) == (11, True)
+    assert (queue.commit_offset(), queue.next_pull_overlaps_cache()) == (11, True)
     queue.finish(queue.take(1))
-    assert (queue.commit_offset(), queue.reaches_cached_message()) == (11, False)
+    assert (queue.commit_offset(), queue.next_pull_overlaps_cache()) == (11, False)
 
 
 def test_a_message_at_the_next_offset_is_in_the_way_too() -> None:
     """Whichever reply it came with."""
     queue = queue_of(block_of([10, 11]), block_of([12, 13]))
-    assert not queue.reaches_cached_message()
+    assert not queue.next_pull_overlaps_cache()
     queue.continue_at(13)
-    assert queue.reaches_cached_message()
+    assert queue.next_pull_overlaps_cache()
 
 
 def test_what_is_held_is_handed_to_nobody_and_not_passed_by_a_commit() -> None:

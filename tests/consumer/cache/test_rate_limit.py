@@ -14,7 +14,7 @@ from tests.clock import ManualClock
 async def test_no_limit_never_waits() -> None:
     """0 is none."""
     limit = RateLimit(0, ManualClock())
-    limit.spend(1_000_000)
+    limit.charge(1_000_000)
     async with asyncio.timeout(30):
         await limit.wait()
 
@@ -24,8 +24,8 @@ async def test_a_pull_waits_until_the_last_ones_are_paid_for() -> None:
     clock = SystemClock()
     limit, begin = RateLimit(200, clock), clock.monotonic()
     await limit.wait()
-    limit.spend(20)
-    limit.spend(20)
+    limit.charge(20)
+    limit.charge(20)
     await limit.wait()
     assert clock.monotonic() - begin >= 0.2
 
@@ -35,7 +35,7 @@ async def test_time_without_messages_is_not_saved_up() -> None:
     clock = ManualClock()
     limit = RateLimit(10, clock)
     clock.turn(3600)
-    limit.spend(10)
+    limit.charge(10)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await limit.wait()
@@ -47,10 +47,10 @@ async def test_time_without_messages_is_not_saved_up() -> None:
 async def test_a_higher_limit_is_for_who_waits_already_too(before: float, after: float) -> None:
     """Ten thousand messages were owed for, which would have taken a quarter of an hour and more."""
     limit = RateLimit(before, SystemClock())
-    limit.spend(10_000)
+    limit.charge(10_000)
     waiting = asyncio.create_task(limit.wait())
     await asyncio.sleep(0)
-    limit.change(after)
+    limit.change_rate(after)
     async with asyncio.timeout(30):
         await waiting
 
@@ -59,8 +59,8 @@ async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
     """A lower limit makes the next pull wait longer; without a limit before, nothing is owed."""
     clock = ManualClock()
     limit = RateLimit(100, clock)
-    limit.spend(200)  # two seconds
-    limit.change(10)  # twenty
+    limit.charge(200)  # two seconds
+    limit.change_rate(10)  # twenty
     clock.turn(19.5)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
@@ -68,8 +68,8 @@ async def test_what_is_owed_is_paid_at_the_new_limit() -> None:
     clock.turn(1)
     await limit.wait()
     fresh = RateLimit(0, clock)
-    fresh.spend(1000)
-    fresh.change(1)
+    fresh.charge(1000)
+    fresh.change_rate(1)
     async with asyncio.timeout(30):
         await fresh.wait()
 

@@ -55,7 +55,7 @@ class Service:
             clock.now, began = heapq.heappop(self._served)
             self.calls.append(Call(clock.now, clock.now - began))
             if auto is not None:
-                auto.took(began)
+                auto.record_success(began)
                 auto.end()
 
     def results(self, last_seconds: float) -> tuple[float, float]:

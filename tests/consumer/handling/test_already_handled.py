@@ -9,7 +9,7 @@ import pytest
 
 from rmqd import AlreadyHandled
 from rmqd.handler_api.batch import Batch
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.messages.message import once_in_group
 from tests.consumer.blocks import block_of
 from tests.consumer.pool import StartPool, done, handled
@@ -48,7 +48,7 @@ async def test_calls_know_their_group(pool: StartPool, is_async: bool) -> None:
     async def ask_async(batch: Batch) -> None:
         ask(batch)
 
-    once_in_group.set(once_of("shop"))  # as PushConsumer does for its tasks
+    once_in_group.set(once_for_group("shop"))  # as PushConsumer does for its tasks
     async with pool(ask_async if is_async else ask, is_async=is_async) as running:
         queue = running.queue(1)
         await eventually(done(queue), "it is handled")
@@ -62,6 +62,6 @@ def test_all_copies_of_a_message_have_one_id() -> None:
     """Those in the retry topic of one that was sent without an id of its own, too."""
     [sent] = block_of([7]).messages
     [copy] = block_of([9], properties={"ORIGIN_MESSAGE_ID": "7F00000100002A9F00000000000000AA"}).messages
-    assert sent.lasting_id == sent.msg_id
-    assert copy.lasting_id == "7F00000100002A9F00000000000000AA" != copy.msg_id
-    assert message_of("unique").lasting_id == "unique"
+    assert sent.id_of_all_copies == sent.msg_id
+    assert copy.id_of_all_copies == "7F00000100002A9F00000000000000AA" != copy.msg_id
+    assert message_of("unique").id_of_all_copies == "unique"

@@ -16,7 +16,7 @@ import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.services import Ownership
-from rmqd.handler_api.batch import ENDLESS, Batch, DeadLetter, Decision, Lease, Outcome, Retry, Suspend
+from rmqd.handler_api.batch import ENDLESS_LEASE, Batch, DeadLetter, Decision, Lease, Outcome, Retry, Suspend
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.clock import ManualClock
@@ -141,7 +141,7 @@ async def test_a_queue_that_is_left_has_handled_what_lies_below_a_handled_one(po
         handle.held["last"].set()
         await asyncio.wait_for(queue.wait_idle(), 5)
     assert (handle.seen["last"], handle.seen["b"]) == ([4], [])
-    assert (queue.commit_offset(), queue.finished_above(), queue.cached_count) == (5, 0, 0)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset(), queue.cached_count) == (5, 0, 0)
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -159,7 +159,7 @@ async def test_what_rests_when_a_queue_is_left_has_one_more_attempt(pool: StartP
         assert queue.is_busy
         await asyncio.wait_for(queue.wait_idle(), 5)
     assert handle.seen["a"] == [0, 0]
-    assert (queue.commit_offset(), queue.finished_above()) == ((4, 0) if failures == 1 else (0, 3))
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == ((4, 0) if failures == 1 else (0, 3))
 
 
 @pytest.mark.parametrize("fails_before", [True, False])
@@ -184,7 +184,7 @@ async def test_what_rests_with_nothing_handled_above_it_is_left_to_the_next_owne
         handle.held["a"].set()
         await asyncio.wait_for(queue.wait_idle(), 5)
     assert (handle.seen["a"], handle.seen["b"]) == ([1], [2])
-    assert (queue.commit_offset(), queue.finished_above()) == (1, 0)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (1, 0)
 
 
 @pytest.mark.parametrize("scope", ["group", "queue"])
@@ -204,7 +204,7 @@ async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, sc
         handle.held["slow"].set()
         await asyncio.wait_for(queue.wait_idle(), 5)
     assert handle.seen["slow"] == [0]
-    assert (queue.commit_offset(), queue.finished_above()) == (1, 2)
+    assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (1, 2)
 
 
 @pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
@@ -236,7 +236,7 @@ class Locks(Ownership):
         self.lost: set[int] = set()
 
     def lease(self, queue: MessageQueue) -> Lease | None:
-        return None if queue.queue_id in self.lost else ENDLESS
+        return None if queue.queue_id in self.lost else ENDLESS_LEASE
 
 
 async def test_an_orderly_group_hands_out_nothing_of_a_queue_whose_lock_is_not_ours(pool: StartPool) -> None:

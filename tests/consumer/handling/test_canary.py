@@ -32,13 +32,13 @@ def canary_of(share: float, by: str = "keys", mode: Any = "live", function: Call
 def test_a_share_of_keys_is_stable_and_grows() -> None:
     """The same keys in each process; a larger share adds keys; without a key, the id decides."""
     messages = keyed_block(0, [f"order-{number}" for number in range(10_000)], MessageQueue(TOPIC, "a", 0)).messages
-    few, many = ({one.keys for one in messages if canary_of(share).takes(one)} for share in (0.01, 0.2))
+    few, many = ({one.keys for one in messages if canary_of(share).is_in_share(one)} for share in (0.01, 0.2))
     assert few < many
     assert (len(few), len(many)) == (105, 1944)
-    assert not any(canary_of(0.0).takes(one) for one in messages)
-    assert all(canary_of(1.0).takes(one) for one in messages)
-    by_id = [canary_of(0.5, "property:missing").takes(one) for one in messages[:500]]
-    assert by_id == [canary_of(0.5, "msg_id").takes(one) for one in messages[:500]]
+    assert not any(canary_of(0.0).is_in_share(one) for one in messages)
+    assert all(canary_of(1.0).is_in_share(one) for one in messages)
+    by_id = [canary_of(0.5, "property:missing").is_in_share(one) for one in messages[:500]]
+    assert by_id == [canary_of(0.5, "msg_id").is_in_share(one) for one in messages[:500]]
 
 
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
@@ -70,7 +70,7 @@ async def test_a_batch_is_for_one_handler_and_the_order_is_kept(
         await eventually(done(queue), "everything is handled")
         assert p.canary is not None
         messages = keyed_block(0, KEYS, queue.message_queue).messages
-        wanted = {one.keys: "canary" for one in messages if p.canary.takes(one)}
+        wanted = {one.keys: "canary" for one in messages if p.canary.is_in_share(one)}
     assert {key: name for name, keys in batches for key in keys if name == "canary"} == wanted
     every = [key for _, keys in batches for key in keys]
     assert sorted(map(str, every)) == sorted(KEYS)
@@ -111,12 +111,12 @@ async def test_the_results_of_a_canary_count_apart(pool: StartPool, broker: Scri
 def test_quick_calls_of_both_handlers_count_apart() -> None:
     """Also when they are counted together, and fall into the buckets of the calls before."""
     canary = canary_of(0.5)
-    stats = CanaryStats(TOPIC, is_retry=False, takes=canary.takes)
+    stats = CanaryStats(TOPIC, is_retry=False, takes=canary.is_in_share)
     messages = keyed_block(0, KEYS).messages
     for _ in range(2):
-        stats.acknowledged_singly(messages, 0.001, 1.0)
+        stats.count_acknowledged_singly(messages, 0.001, 1.0)
     assert [one.handled["acked"] for one in stats.snapshots()] == [
-        2 * sum(canary.takes(one) is is_canary for one in messages) for is_canary in (False, True)
+        2 * sum(canary.is_in_share(one) is is_canary for one in messages) for is_canary in (False, True)
     ]
 
 

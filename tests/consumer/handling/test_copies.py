@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqd.consumer.handling.send_back import kept_properties
+from rmqd.consumer.handling.send_back import copied_properties
 from rmqd.testing import make_message
 
 NEVER_CARRIED = {
@@ -39,7 +39,7 @@ NEVER_CARRIED = {
 def test_a_copy_carries_no_property_that_changes_its_delivery() -> None:
     own = {"KEYS": "order-1", "TAGS": "paid", "shop": "a", "UNIQ_KEY": "7F000001000000000000000000000001"}
     message = make_message(topic="orders", properties=own | NEVER_CARRIED)
-    kept = kept_properties(message, "orders")
+    kept = copied_properties(message, "orders")
     assert kept.keys() & NEVER_CARRIED.keys() == set()
     assert own.items() <= kept.items()
     assert kept["RETRY_TOPIC"] == "orders"

@@ -15,7 +15,7 @@ import pytest
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.handler_api.batch import Batch
-from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_opening import create_claim_store
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimTerms
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
@@ -54,7 +54,9 @@ class Place:
 
     def member(self, owner: str = "other", lease_seconds: float = 60.0) -> ClaimStore:
         """The store as another member has it."""
-        self._opened.append(open_store("sqlite", str(self.path), ClaimTerms(GROUP, owner, lease_seconds, 3600.0)))
+        self._opened.append(
+            create_claim_store("sqlite", str(self.path), ClaimTerms(GROUP, owner, lease_seconds, 3600.0))
+        )
         return self._opened[-1]
 
     async def standing(self, key: str) -> ClaimState:

@@ -15,7 +15,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.handler_failures import EXPIRED
+from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
 from rmqd.consumer.stats.counters import TopicStats
@@ -177,7 +177,7 @@ async def test_an_expired_batch_counts_as_expired_and_not_also_as_retried(case: 
     """It goes back with delay level 3, as in Java, except for what was decided before."""
     queue, batch = batch_of(2)
     batch.ack(batch[0])
-    await case.settlement(delay_level=9).settle(queue, batch, EXPIRED)
+    await case.settlement(delay_level=9).settle(queue, batch, CALL_EXPIRED)
     assert case.sent_back() == [(101, 3, 16)]
     assert handled(queue) == {"acked": 1, "expired": 1}
 
@@ -352,7 +352,7 @@ async def test_a_queue_that_is_given_up_takes_nothing_back(
     assert not queue.pending
 
 
-@pytest.mark.parametrize("error", [None, RuntimeError("no"), EXPIRED])
+@pytest.mark.parametrize("error", [None, RuntimeError("no"), CALL_EXPIRED])
 async def test_results_for_a_dropped_queue_are_thrown_away(case: Case, error: Exception | None) -> None:
     """The next owner has the messages too; they count as handled twice, by cause."""
     queue, batch = batch_of(3)
@@ -498,7 +498,7 @@ async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker) -
     ("error", "event", "level"),
     [
         (RuntimeError("no"), "handler.failed", "error"),
-        (EXPIRED, "handler.timed_out", "error"),
+        (CALL_EXPIRED, "handler.timed_out", "error"),
         (Retry(), "handler.declined", "info"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.health.group_problems import differences
+from rmqd.consumer.health.group_problems import subscription_differences
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
@@ -40,7 +40,7 @@ def test_how_and_when_it_was_written_is_no_difference() -> None:
         (tag_subscription("t", "*", 1), tag_subscription("t", "", 2)),
         (sql_subscription("t", "a > 1", 1), sql_subscription("t", "a > 1", 2)),
     ]:
-        assert not list(differences(subscribed(theirs), subscribed(ours), US))
+        assert not list(subscription_differences(subscribed(theirs), subscribed(ours), US))
 
 
 def test_topics_that_only_one_side_has_are_differences_but_not_retry_topics() -> None:
@@ -49,7 +49,7 @@ def test_topics_that_only_one_side_has_are_differences_but_not_retry_topics() ->
         tag_subscription("t1", "*", 1), tag_subscription("t3", "*", 1), tag_subscription("%RETRY%g", "*", 1)
     )
 
-    assert [found.text for found in differences(theirs, ours, US)] == [
+    assert [found.text for found in subscription_differences(theirs, ours, US)] == [
         "do not subscribe to t3, this one does",
         "subscribe to t2, this one does not",
     ]

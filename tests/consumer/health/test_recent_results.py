@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from rmqd.consumer.canary import VARIANT, Canary
+from rmqd.consumer.canary import CANARY_VARIANT, Canary
 from rmqd.consumer.consumer_options import CanaryOptions
 from rmqd.consumer.health.group_status import FAILING_SECONDS, MIN_ATTEMPTS, POLL_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
@@ -40,7 +40,7 @@ class Group:
     def fails(self, times: int = 10, of_one: bool = False) -> None:
         for _ in range(times):
             message = MESSAGES[0 if of_one else next(self.numbers) % len(MESSAGES)]
-            self.stats.raised(KeyError("city"), "KeyError('city')", message, self.clock.wall())
+            self.stats.count_exception(KeyError("city"), "KeyError('city')", message, self.clock.wall())
             self.stats.count("retried")
 
     def mixed(self, succeeded: int, failed: int) -> None:
@@ -87,7 +87,7 @@ def test_a_canary_that_fails_is_no_problem_of_the_handler(group: Group) -> None:
     """Half of its attempts are enough; an operator who stops it ends the problem."""
     options = group_options(canary=CanaryOptions(0.3, "keys", "live"))
     canary = Canary(handler_of(print), options, group.clock)
-    of_canary, group.stats = RecentResults(group.clock, GROUP, canary), TopicStats("orders", False, VARIANT)
+    of_canary, group.stats = RecentResults(group.clock, GROUP, canary), TopicStats("orders", False, CANARY_VARIANT)
     for _ in range(30):
         group.goes_on(POLL_SECONDS, lambda: group.mixed(1, 2))
         of_canary.poll(group.stats.snapshots())
@@ -95,7 +95,7 @@ def test_a_canary_that_fails_is_no_problem_of_the_handler(group: Group) -> None:
     assert group.cause == ""
     assert of_canary.problem.evidence.startswith("the canary testing gets 30% of the messages, and 60 of its attempts")
     assert f"`rmqd canary {GROUP} --stop`" in of_canary.problem.next
-    canary.change(replace(options, canary=CanaryOptions(0.0, "keys", "live")))
+    canary.change_share(replace(options, canary=CanaryOptions(0.0, "keys", "live")))
     assert of_canary.problem is None
 
 
@@ -128,7 +128,7 @@ def test_an_attempt_counts_once_although_its_message_is_settled_later(group: Gro
     error = KeyError("city")
     for number in range(1, MIN_ATTEMPTS + 1):
         assert group.cause == "", number
-        group.goes_on(POLL_SECONDS, lambda: group.stats.raised(error, "text", MESSAGES[0], group.clock.wall()))
+        group.goes_on(POLL_SECONDS, lambda: group.stats.count_exception(error, "text", MESSAGES[0], group.clock.wall()))
         group.goes_on(POLL_SECONDS, lambda: group.stats.count("retried"))
         group.goes_on(60)
     assert group.results.problem is not None

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import ResponseCode
 from rmqd.consumer.health.causes import Problem
-from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
+from rmqd.consumer.health.watchdog import CHECK_INTERVAL_SECONDS, STALL_SECONDS
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
@@ -72,7 +72,7 @@ async def goes_on(m: Member, logs: Logs, cause: str, *, stays: bool = True) -> N
     assert begin["evidence"]
     assert begin["next"]
     if stays:
-        await m.client.clock.sleep(STALL_SECONDS + TICK_SECONDS)
+        await m.client.clock.sleep(STALL_SECONDS + CHECK_INTERVAL_SECONDS)
         assert stall(m) is None, "a queue that has nothing to do does not stand still"
 
 
@@ -149,7 +149,7 @@ async def test_a_pull_that_nobody_answers_is_told_and_pulled_anew(
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Long before its own deadline; the loop begins at the same place."""
-    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.UNANSWERED_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.PULL_UNANSWERED_SECONDS", 0.1)
     await broker.store(queue, b"0")
     broker.answer_pull(queue, None)
     async with member(broker.peer.address, seen, persist_consumer_offset_interval_seconds=0.05) as m:

@@ -9,7 +9,7 @@ from rmqd.consumer.lite.lite_queues import LiteBlock, LiteProcessQueue, Unhandle
 from rmqd.consumer.pop.receipts import PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
-from rmqd.wire.lite_topic import queue_of
+from rmqd.wire.lite_topic import lite_topic_queue
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
@@ -30,7 +30,7 @@ class Receipts:
         block.settled.update(offsets)
         self.acknowledged += offsets
 
-    def show_again(self, _block: LiteBlock, offsets: list[int]) -> None:
+    def make_visible(self, _block: LiteBlock, offsets: list[int]) -> None:
         self.given_back += offsets
 
     def is_late(self, _block: LiteBlock, _offset: int) -> bool:
@@ -42,7 +42,7 @@ class Case:
 
     def __init__(self) -> None:
         self.receipts = Receipts()
-        queue = queue_of("chats", "s1", "b")
+        queue = lite_topic_queue("chats", "s1", "b")
         receipts = cast(PopReceipts, self.receipts)
         stats = TopicStats("chats", is_retry=False)
         self.queue = LiteProcessQueue(
@@ -66,7 +66,7 @@ def popped(
         offset = at[name] = at.get(name, -1) + 1
         properties = {
             "__LITE_TOPIC": name,
-            "INNER_MULTI_DISPATCH": queue_of("chats", name, "b").topic,
+            "INNER_MULTI_DISPATCH": lite_topic_queue("chats", name, "b").topic,
             "INNER_MULTI_QUEUE_OFFSET": str(offset),
         }
         stored = StoredMessage(topic="chats", queue_id=3, queue_offset=70 + number, body=b"x", properties=properties)
@@ -87,13 +87,13 @@ def test_a_reply_is_divided_by_lite_topic() -> None:
 
 def test_pops_in_which_no_handler_got_a_message_are_no_tries() -> None:
     """Until what is below was handled."""
-    passed_over, queue = UnhandledPops(), queue_of("chats", "s1", "b")
-    passed_over.note(queue, [1, 2])
-    passed_over.note(queue, [2])
+    passed_over, queue = UnhandledPops(), lite_topic_queue("chats", "s1", "b")
+    passed_over.record(queue, [1, 2])
+    passed_over.record(queue, [2])
     (block,) = popped(["s1"] * 3, "3;3;3", 32, passed_over)
     assert [message.reconsume_times for message in block.messages] == [3, 2, 1]
     passed_over.forget_below(queue, 2)
-    assert [passed_over.times(queue, offset) for offset in (1, 2)] == [0, 2]
+    assert [passed_over.count_of(queue, offset) for offset in (1, 2)] == [0, 2]
 
 
 def test_the_next_batch_is_put_when_one_is_acknowledged() -> None:

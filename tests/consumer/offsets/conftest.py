@@ -29,5 +29,5 @@ async def owner(broker: ScriptedBroker, queue: MessageQueue, client: ClientInsta
     await client.routes.lookup(TOPIC)
     broker.offsets[GROUP, queue] = 4
     store = RemoteBrokerOffsetStore(client, GROUP, clock)
-    store.take_over(queue, await store.read(queue))
+    store.begin_ownership(queue, await store.read(queue))
     return Owner(broker, queue, client, clock, store)

@@ -8,10 +8,10 @@ import contextlib
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.client.instance import OFFSET_REQUESTS, ClientInstance
+from rmqd.client.instance import MAX_OFFSET_REQUESTS, ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.offsets.broker_store import OFFSET_TIMEOUT_SECONDS, REPEAT_SECONDS, RemoteBrokerOffsetStore
-from rmqd.consumer.offsets.persistence import WATCH_SECONDS
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
 from tests.client.peer import Peer, Reply
@@ -132,8 +132,8 @@ async def test_nothing_lower_is_stored_on_a_restarted_broker(owner: Owner) -> No
 async def another_owner_begins(owner: Owner, offset: int) -> Overlaps:
     """Another member, which takes this one for dead, has committed beyond our 7. Returns what our watcher is told."""
     overlaps = Overlaps()
-    owner.store.take_over(owner.queue, await owner.store.read(owner.queue), overlaps)
-    await owner.clock.advance(WATCH_SECONDS)
+    owner.store.begin_ownership(owner.queue, await owner.store.read(owner.queue), overlaps)
+    await owner.clock.advance(OFFSET_WATCH_SECONDS)
     await owner.persist(7)
     owner.set_back(offset)
     return overlaps
@@ -197,7 +197,7 @@ async def test_offset_that_does_not_change_is_stored_again_now_and_then(owner: O
 
 async def test_offset_zero_is_stored_though_the_broker_says_so_already(owner: Owner) -> None:
     """Brokers of 4.9 say 0 where nothing is stored."""
-    owner.store.take_over(owner.queue, 0)
+    owner.store.begin_ownership(owner.queue, 0)
     await owner.persist(0)
     await owner.persist(0)
     assert owner.commits == [0]
@@ -364,13 +364,13 @@ async def test_few_requests_of_a_wide_group_are_under_way(owner: Owner, code: Re
         return owner.broker.update(command) if code is UPDATE else owner.broker.query(command)
 
     peer.on(code, slow)
-    queues = owner.broker.create_topic(TOPIC, 1 + 3 * OFFSET_REQUESTS)[1:]
+    queues = owner.broker.create_topic(TOPIC, 1 + 3 * MAX_OFFSET_REQUESTS)[1:]
     work = asyncio.gather(*(store.commit(one, 1) if code is UPDATE else store.read(one) for one in queues))
-    for sent in range(OFFSET_REQUESTS, len(queues) + 1, OFFSET_REQUESTS):
+    for sent in range(MAX_OFFSET_REQUESTS, len(queues) + 1, MAX_OFFSET_REQUESTS):
         await peer.received(code, sent)
         assert len(peer.got(code)) == sent
         owner.clock.turn(OFFSET_TIMEOUT_SECONDS - 1)
-        for _ in range(OFFSET_REQUESTS):
+        for _ in range(MAX_OFFSET_REQUESTS):
             go_on.release()
     await work
 

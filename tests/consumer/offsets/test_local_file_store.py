@@ -220,7 +220,7 @@ async def test_who_gives_a_queue_up_is_told_that_it_is_stored(store: LocalFileOf
     """Nobody else writes the file: no other commit is waited for, and nothing in it is another member's."""
     assert await store.commit_upward(A, 7)
     assert on_disk(tmp_path) == {A: 7}
-    assert store.wrote(A, 3)
+    assert store.may_have_committed(A, 3)
     assert not store.may_be_lost(A)
     assert not await store.wait_for_commits(A, 7, 0.0)
 

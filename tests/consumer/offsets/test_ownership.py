@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.persistence import RESET_SECONDS, WATCH_SECONDS
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS, RESET_REPORT_SECONDS
 from rmqd.errors import RmqdError
 from rmqd.errors.broker_errors import BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -135,10 +135,10 @@ async def test_nothing_of_a_former_ownership_is_known(owner: Owner, again: str) 
     if again == "given up":
         owner.store.forget(owner.queue)
     else:
-        owner.store.take_over(owner.queue, None)
+        owner.store.begin_ownership(owner.queue, None)
     assert owner.queue not in owner.store.committed
     assert owner.queue not in owner.store.committed_at
-    assert not owner.store.wrote(owner.queue, 7)
+    assert not owner.store.may_have_committed(owner.queue, 7)
 
 
 async def test_what_was_given_up_cannot_be_lost(owner: Owner) -> None:
@@ -152,8 +152,8 @@ async def test_what_was_given_up_cannot_be_lost(owner: Owner) -> None:
 
 async def test_a_former_ownerships_watcher_hears_nothing_more(owner: Owner) -> None:
     former = Resets()
-    owner.store.take_over(owner.queue, 4, former)
-    owner.store.take_over(owner.queue, 4)
+    owner.store.begin_ownership(owner.queue, 4, former)
+    owner.store.begin_ownership(owner.queue, 4)
     owner.set_back(6)
     await owner.store.commit(owner.queue, 7)
     assert owner.stored == 7
@@ -162,7 +162,7 @@ async def test_a_former_ownerships_watcher_hears_nothing_more(owner: Owner) -> N
 
 async def test_a_reset_of_a_former_ownership_lowers_nothing(owner: Owner) -> None:
     await refused_reset(owner, 2)
-    owner.store.take_over(owner.queue, 7)
+    owner.store.begin_ownership(owner.queue, 7)
     await owner.persist(5)
     assert owner.commits == []
 
@@ -240,7 +240,7 @@ async def test_who_gives_up_where_a_reset_waits_is_told_that_it_is_settled(owner
 
 async def test_zero_is_no_reset_where_nothing_was_known(owner: Owner) -> None:
     """Brokers of 4.9 say 0 where nothing is stored."""
-    owner.store.take_over(owner.queue, None)
+    owner.store.begin_ownership(owner.queue, None)
     owner.set_back(0)
     assert await owner.store.commit_upward(owner.queue, 9)
     assert owner.stored == 9
@@ -251,7 +251,7 @@ async def test_what_another_owner_has_finished_too_counts_at_the_end(
     owner: Owner, offset: int, stored: int, twice: int
 ) -> None:
     overlaps = Overlaps()
-    owner.store.take_over(owner.queue, 4, overlaps)
+    owner.store.begin_ownership(owner.queue, 4, overlaps)
     await owner.store.commit(owner.queue, 7)
     owner.set_back(stored)
     assert await owner.store.commit_upward(owner.queue, offset)
@@ -274,10 +274,10 @@ async def test_what_was_seen_behind_a_late_commit_need_not_be_looked_at_again(ow
 
 async def test_a_lower_offset_after_a_take_over_in_peace_is_an_operators(owner: Owner) -> None:
     resets = Resets()
-    owner.store.take_over(owner.queue, 4, resets)
+    owner.store.begin_ownership(owner.queue, 4, resets)
     owner.set_back(2)
     await owner.persist(7)
-    await owner.clock.advance(RESET_SECONDS)
+    await owner.clock.advance(RESET_REPORT_SECONDS)
     await owner.persist(7)
     assert (owner.commits, resets.offsets) == ([], [2])
 
@@ -287,7 +287,7 @@ async def test_a_lower_offset_after_a_take_over_without_a_farewell_may_be_a_form
     owner: Owner, stored: int
 ) -> None:
     resets = Resets()
-    owner.store.take_over(owner.queue, 4, resets, in_peace=False)
+    owner.store.begin_ownership(owner.queue, 4, resets, in_peace=False)
     owner.set_back(stored)
     await owner.persist(7)
     assert owner.stored == 7
@@ -296,7 +296,7 @@ async def test_a_lower_offset_after_a_take_over_without_a_farewell_may_be_a_form
 
 async def test_what_others_commit_to_a_queue_without_an_offset_counts_from_its_beginning(owner: Owner) -> None:
     overlaps = Overlaps()
-    owner.store.take_over(owner.queue, None, overlaps)
+    owner.store.begin_ownership(owner.queue, None, overlaps)
     owner.set_back(3)
     await owner.persist(7)
     assert overlaps.messages == 3
@@ -306,13 +306,13 @@ async def test_what_others_commit_to_a_queue_without_an_offset_counts_from_its_b
 async def test_after_a_commit_that_a_waiting_reset_kept_out_nothing_is_committed_over_the_reset(owner: Owner) -> None:
     """However late it is. The next pull brings the reset, or it is found where it stays."""
     resets = Resets()
-    owner.store.take_over(owner.queue, 4, resets)
-    await owner.clock.advance(WATCH_SECONDS)
+    owner.store.begin_ownership(owner.queue, 4, resets)
+    await owner.clock.advance(OFFSET_WATCH_SECONDS)
     owner.broker.peer.on(UPDATE, TAKEN_FOR_NOTHING)
     await owner.persist(7)
     owner.broker.peer.on(UPDATE, owner.broker.update)
     owner.set_back(6)
     await owner.persist(8)
-    await owner.clock.advance(RESET_SECONDS)
+    await owner.clock.advance(RESET_REPORT_SECONDS)
     await owner.persist(9)
     assert (owner.commits, resets.offsets, owner.stored) == ([], [6], 6)

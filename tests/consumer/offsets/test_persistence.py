@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.offsets.persistence import STEP_SECONDS, TOLERATED_DELAY_SECONDS, OffsetPersistence
+from rmqd.consumer.offsets.persistence import STEP_SECONDS, TOLERATED_STEP_DELAY_SECONDS, OffsetPersistence
 from rmqd.runtime import clock as rmqd_clock
 from rmqd.wire.message_queue import MessageQueue
 from tests.clock import ManualClock
@@ -29,7 +29,7 @@ class _Store:
         self.go_on: dict[MessageQueue, asyncio.Event] = {}
         self.before_commit: Callable[[], object] = lambda: None
         self.committed: dict[MessageQueue, int] = {}
-        self.is_due: Callable[[MessageQueue, int], bool] = lambda queue, offset: True
+        self.needs_commit: Callable[[MessageQueue, int], bool] = lambda queue, offset: True
         self.is_check_due: Callable[[], bool] = lambda: False
 
     async def check_stored(self, queues: Collection[MessageQueue]) -> bool:
@@ -132,7 +132,7 @@ async def test_a_round_commits_what_the_queues_say_at_that_moment(group: _Group)
 
 async def test_pulls_carry_no_commits_where_a_step_between_two_rounds_is_late(group: _Group) -> None:
     await group.clock.advance(INTERVAL_SECONDS / 2)
-    assert 0 < group.store.carries_until - group.clock.monotonic() <= STEP_SECONDS + TOLERATED_DELAY_SECONDS
+    assert 0 < group.store.carries_until - group.clock.monotonic() <= STEP_SECONDS + TOLERATED_STEP_DELAY_SECONDS
 
 
 async def test_each_interval_commits_once(group: _Group) -> None:
@@ -180,9 +180,9 @@ async def test_a_round_passes_over_idle_queues() -> None:
     """Until they have messages again, their offsets must be checked, or there is a new connection."""
     group, connections, idle = _Group(ManualClock()), {"a:10911": 1}, dict[MessageQueue, Any]()
     group.assign(A, 7)
-    group.assigned[A].is_quiet = lambda now: False
+    group.assigned[A].is_idle = lambda now: False
     group.assigned[A].measure = lambda: None
-    group.store.committed, group.store.is_due = {A: 7}, lambda queue, offset: False
+    group.store.committed, group.store.needs_commit = {A: 7}, lambda queue, offset: False
     context: Any = group.context
     context.client.remoting = SimpleNamespace(connected=connections.get)
     context.client.routes.broker_addresses = lambda: {"a:10911"}
@@ -195,7 +195,7 @@ async def test_a_round_passes_over_idle_queues() -> None:
 
     assert await is_included()
     assert await is_included(), "it is not idle"
-    group.assigned[A].is_quiet = lambda now: True
+    group.assigned[A].is_idle = lambda now: True
     assert await is_included()
     assert not await is_included()
     connections["a:10911"] = 2

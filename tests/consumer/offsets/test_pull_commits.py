@@ -11,7 +11,7 @@ import pytest
 
 from rmqd.client.remoting.connection import RemotingConnection
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.offsets.pending_commits import ANSWER_SECONDS, RECENT_SECONDS
+from rmqd.consumer.offsets.pending_commits import COMMIT_ANSWER_SECONDS, RECENT_COMMIT_SECONDS
 from rmqd.consumer.pull.pull_request import PullRepeatedError, PullRequest
 from rmqd.consumer.services import CarriedCommit
 from rmqd.errors import RemotingClosedError
@@ -94,7 +94,7 @@ async def _be_suspended(owner: Owner) -> None:
 
 
 async def _take_over_above_others(owner: Owner) -> None:
-    owner.store.take_over(owner.queue, 4, Overlaps())
+    owner.store.begin_ownership(owner.queue, 4, Overlaps())
     owner.set_back(9)
 
 
@@ -128,7 +128,7 @@ async def test_other_commits_wait_until_the_broker_has_that_of_a_pull(puller: Pu
     work = owner.store.commit_upward(owner.queue, 8) if is_last else owner.store.commit(owner.queue, 2, downward=True)
     commit = asyncio.create_task(work)
     await owner.broker.peer.received(QUERY)
-    await owner.clock.advance(ANSWER_SECONDS / 2)
+    await owner.clock.advance(COMMIT_ANSWER_SECONDS / 2)
     assert owner.commits == []
     puller.arrive(6)
     await owner.clock.advance(1.0)
@@ -144,9 +144,9 @@ async def test_a_pull_that_never_arrives_is_waited_for_as_any_commit_and_what_is
     answer = await puller.send(6)
     await owner.persist(8)
     assert owner.commits == [], "the round leaves it to the next pull, or to the next round"
-    await owner.clock.advance(RECENT_SECONDS)
+    await owner.clock.advance(RECENT_COMMIT_SECONDS)
     commit = asyncio.create_task(owner.persist(8))
-    await owner.clock.advance(ANSWER_SECONDS)
+    await owner.clock.advance(COMMIT_ANSWER_SECONDS)
     await commit
     assert owner.commits == [8]
     puller.arrive(6)
@@ -161,7 +161,7 @@ async def test_an_overdue_pull_is_not_ended_by_another_commit_of_the_same_offset
     """It may still arrive, and replace a reset."""
     owner = puller.owner
     await puller.send(6)
-    await owner.clock.advance(ANSWER_SECONDS)
+    await owner.clock.advance(COMMIT_ANSWER_SECONDS)
     await owner.persist(6)
     await owner.store.commit(owner.queue, 2, downward=True)
     assert owner.commits == [6, 2]

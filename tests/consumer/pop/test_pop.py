@@ -41,7 +41,7 @@ async def pop(flowing: ManualClock) -> AsyncIterator[Popping]:
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """How often pop retry topics are looked at would only take time."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.RETRY_TOPIC_POLL_SECONDS", 0.1)
 
 
 async def test_the_pull_interval_is_waited_only_after_messages(pop: Popping, seen: Seen) -> None:
@@ -83,7 +83,7 @@ async def test_what_no_handler_has_in_time_is_left_to_others(pop: Popping) -> No
 async def test_a_failed_message_comes_again_and_ends_in_the_dead_letters(
     pop: Popping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1, 0.2))
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POP_DELAY_LEVEL_SECONDS", (0.1, 0.2))
     attempts: list[tuple[bytes, int, str]] = []
 
     async def fail(batch: Batch) -> None:

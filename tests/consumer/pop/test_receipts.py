@@ -12,7 +12,7 @@ import pytest
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.pop.receipts import GATHER_SECONDS, PopReceipts
+from rmqd.consumer.pop.receipts import COLLECT_ACKS_SECONDS, PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.bodies.pop_bodies import BatchAckMessageRequestBody
 from rmqd.wire.command import RemotingCommand
@@ -49,7 +49,7 @@ class Case:
 
     async def gathered(self) -> None:
         """Let the time pass in which acknowledgements are gathered."""
-        await self.clock.advance(GATHER_SECONDS)
+        await self.clock.advance(COLLECT_ACKS_SECONDS)
 
     async def idle(self) -> None:
         await eventually(lambda: self.receipts.is_idle, "all is answered")
@@ -168,7 +168,7 @@ async def test_what_failed_is_sent_again_after_a_second_with_what_came_meanwhile
     await case.clock.advance(0.9)
     assert case.batches() == [[0, 1]]
     assert not case.receipts.is_idle
-    await case.clock.advance(0.1 + GATHER_SECONDS)
+    await case.clock.advance(0.1 + COLLECT_ACKS_SECONDS)
     await case.idle()
     assert case.batches() == [[0, 1], [0, 1, 2, 3]]
     assert not case.stats.duplicates
@@ -220,7 +220,7 @@ async def test_a_message_that_is_hidden_for_longer_is_late_later_and_alone(case:
 
     case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, hide)
     block = popped(range(3), case.clock.monotonic() + 1)
-    renewing = asyncio.create_task(case.receipts.renew(block, 1, 5000))
+    renewing = asyncio.create_task(case.receipts.extend_invisible_time(block, 1, 5000))
     await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     case.receipts.acknowledge(block, [0, 1], case.stats)
     await case.gathered()
@@ -228,7 +228,7 @@ async def test_a_message_that_is_hidden_for_longer_is_late_later_and_alone(case:
     release.set()
     assert await renewing
     case.receipts.acknowledge(block, [2], case.stats)
-    assert block.due_of(1) == case.clock.monotonic() - GATHER_SECONDS + 5
+    assert block.due_of(1) == case.clock.monotonic() - COLLECT_ACKS_SECONDS + 5
     await case.gathered()
     await eventually(lambda: len(case.batches()) == 2, "the others")
     assert sorted(case.batches()[1]) == [1, 2]
@@ -252,7 +252,7 @@ async def test_a_retry_waits_for_the_new_handle_and_says_how_long(case: Case) ->
 
     case.broker.peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, hide)
     block = popped(range(2), soon(case))
-    renewing = asyncio.create_task(case.receipts.renew(block, 1, 5000))
+    renewing = asyncio.create_task(case.receipts.extend_invisible_time(block, 1, 5000))
     await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     retrying = asyncio.create_task(case.receipts.retry_later(block, 1, 1800))
     await asyncio.sleep(0.02)
@@ -274,9 +274,9 @@ async def test_what_is_shown_again_is_asked_for_without_waiting(case: Case) -> N
     case.receipts.acknowledge(block, [0], case.stats)  # so that there is a connection
     await case.gathered()
     await case.idle()
-    case.receipts.show_again(late, [9])
-    case.receipts.show_again(block, [1, 2])
-    case.receipts.show_again(gone, [7])
+    case.receipts.make_visible(late, [9])
+    case.receipts.make_visible(block, [1, 2])
+    case.receipts.make_visible(gone, [7])
     told = await case.broker.peer.received(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, 2)
     assert [(one.ext_fields["offset"], one.ext_fields["invisibleTime"]) for one in told] == [
         ("1", "100"), ("2", "100"),
@@ -290,7 +290,7 @@ async def test_what_came_by_a_connection_that_has_ended_is_left_to_its_time(case
     await case.broker.peer.down()
     await eventually(lambda: not connection.is_open, "it has ended")
     block = popped(range(2), soon(case))
-    case.receipts.show_again(block, [0, 1], connection)
+    case.receipts.make_visible(block, [0, 1], connection)
     assert block.settled == {0, 1}
 
 
@@ -304,7 +304,7 @@ async def test_what_is_acknowledged_before_it_runs_is_sent_then(broker: Scripted
         receipts.acknowledge(popped([offset], clock.monotonic() + INVISIBLE_SECONDS), [offset], stats)
         async with running(receipts.run()):
             await asyncio.sleep(0)
-            await clock.advance(GATHER_SECONDS)
+            await clock.advance(COLLECT_ACKS_SECONDS)
             await broker.peer.received(RequestCode.BATCH_ACK_MESSAGE, offset)
             await eventually(lambda: receipts.is_idle, "it is answered")
     receipts.acknowledge(popped([3], clock.monotonic() + 1, broker_name="another"), [3], stats)

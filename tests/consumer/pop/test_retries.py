@@ -62,7 +62,7 @@ class Case:
         stats = {retry_topic(GROUP): TopicStats(retry_topic(GROUP), is_retry=True)}
         self.context: Any = SimpleNamespace(
             client=SimpleNamespace(routes=routes, heartbeat=heartbeat, remoting=self.client.remoting),
-            options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"}, announced={},
+            options=options, clock=clock, stats=stats, subscriptions={TOPIC: "*"}, announced_subscriptions={},
         )  # fmt: skip
         self.context.announce = partial(GroupContext.announce, cast("Any", self.context))
         self.retries = PopRetries(cast("Any", self.context))
@@ -88,7 +88,7 @@ class Case:
         return Reply(ext_fields={"offset": str(self.done)})
 
     async def _beat(self) -> None:
-        self.beats += RETRY in self.context.subscriptions | self.context.announced
+        self.beats += RETRY in self.context.subscriptions | self.context.announced_subscriptions
         await self.answers.wait()
 
     def _beat_soon(self) -> None:
@@ -168,7 +168,7 @@ async def test_it_is_read_until_it_was_empty_for_as_long_as_messages_are_hidden(
     for _ in range(5):
         await case.round()
     assert case.retries.ending == {RETRY}
-    assert case.retries.is_over(RETRY, ())
+    assert case.retries.is_reading_over(RETRY, ())
     assert (case.retries.ending, case.is_read(), case.watched, case.start_soon) == (set(), False, set(), 1)
     changes = case.changes
     for _ in range(4):

@@ -220,7 +220,7 @@ async def test_a_queue_that_waits_for_messages_has_one_snapshot_until_something_
     broker: ScriptedBroker, queue: MessageQueue, seen: Seen, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The history takes one every few seconds, of thousands of queues."""
-    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.WATCH_SECONDS", 1.0)  # so long no queue is idle
+    monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_WATCH_SECONDS", 1.0)  # so long no queue is idle
     await broker.store(queue, b"0")
     async with member(broker.peer.address, seen, clock=flowing) as m:
         await broker.committed(GROUP, queue, 1)

@@ -50,7 +50,7 @@ async def test_a_restarted_queue_goes_on_where_it_was(broker: ScriptedBroker, qu
     broker.answer_pull(queue, broker.found(queue, broker.records(queue, 0, 1), 1), None)
     async with member(broker.peer.address, seen) as m:
         await eventually(lambda: broker.pulled_offsets(queue) == [0, 1], "the second pull is under way")
-        assigned(m.consumer, queue).restart()
+        assigned(m.consumer, queue).restart_loop()
         await seen.has(b"0", b"1")
     assert broker.pulled_offsets(queue)[:3] == [0, 1, 1]
 

@@ -110,8 +110,8 @@ async def test_a_dead_master_that_the_route_still_names_is_passed_over_and_retur
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its slave delivers what comes next, nothing is committed there, and the master gets the next commit."""
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.DOWN_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.CHECK_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.BROKER_DOWN_SECONDS", 0.1)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0")
     async with cluster.member(seen, heartbeat_seconds=0.3) as m:
@@ -172,7 +172,7 @@ async def test_a_slave_that_becomes_the_master_of_an_idle_queue_is_shown_as_such
         await cluster.broker.committed(GROUP, cluster.queue, 1)
         await cluster.master.down()
         cluster.route({1: cluster.slave.address})
-        await eventually(lambda: cluster.queue in m.consumer.context.idle and m.queue(), "it is idle")
+        await eventually(lambda: cluster.queue in m.consumer.context.idle_queues and m.queue(), "it is idle")
         assert (shown := m.queue()) is not None
         assert (shown.pulled_from, shown.at_slave) == (cluster.slave.address, True)
         cluster.route({0: cluster.slave.address})

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, RETURN_SECONDS
+from rmqd.consumer.rebalance.membership import MEMBER_RETURN_SECONDS, MISSING_MEMBER_SECONDS
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ProcessQueueInfo
 from rmqd.wire.bodies.stats_bodies import Connection, ConsumerConnection
@@ -95,7 +95,7 @@ async def test_past_the_time_the_new_owner_begins_and_the_old_one_commits_nothin
 ) -> None:
     """What was finished before the slow batch is committed all the same; the rest counts as duplicates by cause."""
     monkeypatch.setattr(
-        "rmqd.consumer.rebalance.rebalance.MIN_INTERVAL_SECONDS", 0.0
+        "rmqd.consumer.rebalance.rebalance.MIN_PASS_INTERVAL_SECONDS", 0.0
     )  # the time for the hand-over is shorter here
     queues = broker.create_topic(TOPIC, 2)
     gates = {3: asyncio.Event(), 5: asyncio.Event()}
@@ -171,7 +171,7 @@ async def test_who_is_listed_again_is_waited_for_though_nobody_told(
     async with member(broker.peer.address, Ledger(), clock=flowing, queue_handover_timeout_seconds=10) as new:
         await eventually(lambda: broker.peer.got(RequestCode.LOCK_BATCH_MQ), "the newcomer waits")
         broker.members[GROUP].append("~@back")
-        await flowing.sleep(RETURN_SECONDS + 2 * MISSING_MEMBER_SECONDS)
+        await flowing.sleep(MEMBER_RETURN_SECONDS + 2 * MISSING_MEMBER_SECONDS)
         assert new.owned() == set()
         del broker.locks[f"{GROUP}-rmqd-owner", queue]
         await eventually(lambda: new.owned() == {(TOPIC, 0)}, "the queue is taken")

@@ -35,7 +35,7 @@ class Case:
     def kept(self, after_seconds: float = 0.0) -> set[str]:
         """The brokers whose queues are kept then."""
         self.clock.turn(after_seconds)
-        return {queue.broker_name for queue in self.absences.kept(TOPIC, HELD)}
+        return {queue.broker_name for queue in self.absences.kept_queues(TOPIC, HELD)}
 
     def _refresh(self) -> None:
         self.refreshed += 1

@@ -11,7 +11,7 @@ import pytest
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.membership import MISSING_MEMBER_SECONDS, RETURN_SECONDS
+from rmqd.consumer.rebalance.membership import MEMBER_RETURN_SECONDS, MISSING_MEMBER_SECONDS
 from rmqd.consumer.rebalance.ownership import QueueOwnership
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.group_bodies import (
@@ -77,7 +77,7 @@ async def case(clock: ManualClock) -> AsyncIterator[Case]:
         client = ClientInstance(ClientOptions(nameservers=(first.address,)), clock=clock)
         await client.routes.lookup(TOPIC)
         await client.remoting.connection(second.address)
-        clock.turn(RETURN_SECONDS)
+        clock.turn(MEMBER_RETURN_SECONDS)
         yield Case(first, second, client, clock)
         await client.remoting.close()
 
@@ -183,7 +183,7 @@ async def test_a_broker_that_may_have_lost_everybody_proves_nothing(case: Case) 
     for peer in (case.first, case.second):
         case.client.remoting.disconnect(peer.address, "they make new ones")
     assert await case.broken() == {}
-    assert await case.broken(RETURN_SECONDS) == {"other": {"a", "b"}}
+    assert await case.broken(MEMBER_RETURN_SECONDS) == {"other": {"a", "b"}}
 
 
 async def test_who_joins_one_list_first_has_not_left_the_others(case: Case) -> None:

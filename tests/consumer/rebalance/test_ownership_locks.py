@@ -12,9 +12,9 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.client.routing.route_table import REFRESH_INTERVAL_SECONDS
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.membership import RETURN_SECONDS
+from rmqd.consumer.rebalance.membership import MEMBER_RETURN_SECONDS
 from rmqd.consumer.rebalance.ownership import LOCK_NAME_SUFFIX, QueueOwnership
-from rmqd.consumer.rebalance.queue_lock import QUEUES_PER_REQUEST, RENEW_SECONDS, BrokerLocks
+from rmqd.consumer.rebalance.queue_lock import QUEUES_PER_REQUEST, RENEW_INTERVAL_SECONDS, BrokerLocks
 from rmqd.errors import RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.message_queue import MessageQueue
@@ -57,8 +57,8 @@ class Case:
         """The broker lists us and others."""
         await self.ownership.on_member_list(self.broker.peer.address, [self.client.client_id, *others])
 
-    def acquire(self, queue: MessageQueue, notice_seconds: float = 0.0) -> asyncio.Task[bool]:
-        return asyncio.create_task(self.ownership.acquire(queue, lambda: None, notice_seconds))
+    def acquire(self, queue: MessageQueue, max_notice_delay_seconds: float = 0.0) -> asyncio.Task[bool]:
+        return asyncio.create_task(self.ownership.acquire(queue, lambda: None, max_notice_delay_seconds))
 
     def asked(self) -> list[set[MessageQueue]]:
         """For which locks the broker was asked since the last time."""
@@ -76,7 +76,7 @@ async def case(broker: ScriptedBroker, clock: ManualClock) -> AsyncIterator[Case
     broker.create_topic(TOPIC, 2)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)), clock=clock)
     await client.routes.lookup(TOPIC)
-    clock.turn(RETURN_SECONDS)
+    clock.turn(MEMBER_RETURN_SECONDS)
     yield Case(broker, client, clock)
     await client.remoting.close()
 
@@ -90,7 +90,7 @@ async def test_a_free_queue_is_locked_at_once_until_it_is_released(case: Case) -
     assert case.ours() == {case.two}
     case.asked()
     async with running(case.ownership.run()):
-        await case.clock.advance(RENEW_SECONDS + 1)
+        await case.clock.advance(RENEW_INTERVAL_SECONDS + 1)
     assert case.asked() == [{case.two}]
     await case.ownership.close(calls_left=True)
     assert case.ours() == set()
@@ -111,13 +111,15 @@ async def test_a_queue_that_another_member_has_is_taken_when_that_one_is_done(ca
     assert (case.ours(), case.ownership.timeouts) == ({case.one}, 0)
 
 
-@pytest.mark.parametrize("notice_seconds", [0.0, 3.0])
-async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(case: Case, notice_seconds: float) -> None:
+@pytest.mark.parametrize("max_notice_delay_seconds", [0.0, 3.0])
+async def test_a_queue_is_taken_without_its_lock_when_the_patience_ends(
+    case: Case, max_notice_delay_seconds: float
+) -> None:
     """It is locked as soon as that is possible, so that the next owner waits for us."""
     await case.listed("other")
     case.held_by_other(case.one)
-    acquiring = case.acquire(case.one, notice_seconds)
-    await case.clock.advance(4.9 + notice_seconds)
+    acquiring = case.acquire(case.one, max_notice_delay_seconds)
+    await case.clock.advance(4.9 + max_notice_delay_seconds)
     assert not acquiring.done()
     await case.clock.advance(0.2)
     await eventually(acquiring.done, "it is taken")
@@ -195,7 +197,7 @@ async def test_locks_are_renewed_before_they_end_and_are_not_asked_for_in_betwee
     case.asked()
     async with running(case.ownership.run()):
         for _ in range(2):
-            await case.clock.advance(RENEW_SECONDS - 2)
+            await case.clock.advance(RENEW_INTERVAL_SECONDS - 2)
             assert case.asked() == []
             await case.clock.advance(2)
             await eventually(lambda: case.asked() == [{case.one, case.two}], "they are renewed")
@@ -206,7 +208,7 @@ async def test_a_lock_that_another_member_has_by_now_is_asked_for_every_second(c
     for queue in (case.one, case.two):
         await case.ownership.acquire(queue, lambda: None)
     async with running(case.ownership.run()):
-        await case.clock.advance(RENEW_SECONDS - 2)
+        await case.clock.advance(RENEW_INTERVAL_SECONDS - 2)
         case.held_by_other(case.one)
         await case.clock.advance(3)
         case.asked()

@@ -10,7 +10,7 @@ import pytest
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.queue_lock import RENEW_SECONDS, QueueLock
+from rmqd.consumer.rebalance.queue_lock import RENEW_INTERVAL_SECONDS, QueueLock
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Reply
 from tests.client.running import running
@@ -73,11 +73,11 @@ async def test_locks_are_renewed_before_they_end(case: Case) -> None:
     for queue in (case.one, case.two):
         await case.acquired(queue)
     case.requests()
-    await case.clock.advance(RENEW_SECONDS - 1.5)
+    await case.clock.advance(RENEW_INTERVAL_SECONDS - 1.5)
     assert case.requests() == 0
     await case.clock.advance(2.5)
     await eventually(lambda: case.requests() == 1, "they are renewed")
-    await case.clock.advance(RENEW_SECONDS + 2)
+    await case.clock.advance(RENEW_INTERVAL_SECONDS + 2)
     assert (case.locks.holds(case.one), case.locks.holds(case.two), case.lost) == (True, True, [])
     assert case.requests() <= 2
 
@@ -135,7 +135,7 @@ async def test_a_released_queue_is_the_next_owners(case: Case) -> None:
     await case.locks.release(case.one)
     assert (lease.holds, case.locks.holds(case.one), case.broker.locks) == (False, False, {})
     case.requests()
-    await case.clock.advance(RENEW_SECONDS + 2)
+    await case.clock.advance(RENEW_INTERVAL_SECONDS + 2)
     assert (case.requests(), case.lost) == (0, [])
 
 
@@ -156,7 +156,7 @@ async def test_a_lock_that_is_not_granted_again_is_lost_at_once(case: Case) -> N
     await case.acquired(case.two)
     lease = case.locks.lease(case.one)
     case.broker.locks[GROUP, case.one] = "other"
-    await case.clock.advance(RENEW_SECONDS + 1.1)
+    await case.clock.advance(RENEW_INTERVAL_SECONDS + 1.1)
     await eventually(lambda: case.lost == [case.one], "it is told")
     assert lease is not None
     assert not lease.valid

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.rebalance.queue_lock import RESTART_SECONDS, SLOW_REQUEST_INTERVAL_SECONDS, QueueLock
+from rmqd.consumer.rebalance.queue_lock import BROKER_RESTART_SECONDS, SLOW_REQUEST_INTERVAL_SECONDS, QueueLock
 from rmqd.handler_api.batch import Batch, Suspend
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
 from rmqd.wire.command import RemotingCommand
@@ -407,6 +407,6 @@ async def test_who_was_locked_out_lets_the_owner_find_a_restarted_broker_first(
         await clock.advance(3 * SLOW_REQUEST_INTERVAL_SECONDS)
         assert client.remoting.connected(broker.peer.address) is None  # which a request for the lock would make
         await client.remoting.connection(broker.peer.address)
-        await clock.advance(RESTART_SECONDS - 1)
+        await clock.advance(BROKER_RESTART_SECONDS - 1)
         assert len(broker.peer.got(RequestCode.LOCK_BATCH_MQ)) == asked
         await clock.until(waiting.done, "it has the lock")

@@ -49,7 +49,7 @@ def test_single_messages_are_counted_together_as_one_by_one(ages: tuple[float, .
     for message, age in zip(messages, ages, strict=True):
         message.store_timestamp = round((1000 - age) * 1000)
     for _ in range(2):  # the second time, the bucket of the first is known
-        together.acknowledged_singly(messages, 0.0006, 1000.0)
+        together.count_acknowledged_singly(messages, 0.0006, 1000.0)
         for message, age in zip(messages, ages, strict=True):
             one_by_one.acknowledged([message], 0.0002, age)
     mine, theirs = together.snapshot(), one_by_one.snapshot()
@@ -64,8 +64,8 @@ def test_exception_classes_are_bounded() -> None:
     stats = TopicStats("t1", is_retry=False)
     (first,) = block_of(range(1)).messages
     for number in range(MAX_EXCEPTION_CLASSES + 20):
-        stats.raised(type(f"Error{number}", (Exception,), {})(), "", first, 0.0)
-    stats.raised(type("Error0", (Exception,), {})(), "", first, 0.0)
+        stats.count_exception(type(f"Error{number}", (Exception,), {})(), "", first, 0.0)
+    stats.count_exception(type("Error0", (Exception,), {})(), "", first, 0.0)
     exceptions = stats.snapshot().exceptions
     assert len(exceptions) == MAX_EXCEPTION_CLASSES + 1
     assert exceptions["other"] == 20
@@ -88,7 +88,7 @@ def test_retried_messages_count_under_their_own_topics() -> None:
     assert (by_topic["orders"].handled["acked"], by_topic["bills"].handled["acked"]) == (2, 1)
     assert by_topic["bills"].handled["retried"] == 1
     assert by_topic["orders"].message_age.count == 2
-    stats.acknowledged_singly(orders.messages, 0.001, 5.0)
+    stats.count_acknowledged_singly(orders.messages, 0.001, 5.0)
     assert [snapshot.handled["acked"] for snapshot in stats.snapshots()] == [4, 1]
 
 
@@ -102,8 +102,8 @@ def test_retries_of_a_topic_that_the_group_has_left_are_not_lost() -> None:
 def test_a_held_back_retry_queue_counts_for_the_topic_that_holds_it() -> None:
     """And for all of them where nothing is cached."""
     stats = RetriedStats(RETRY.topic, ["orders", "bills"])
-    stats.held_back("count", block_of([0], RETRY, properties={RETRY_TOPIC: "bills"}).messages[0])
-    stats.held_back("paused", None)
+    stats.count_held_back("count", block_of([0], RETRY, properties={RETRY_TOPIC: "bills"}).messages[0])
+    stats.count_held_back("paused", None)
     orders, bills = (snapshot.flow_control for snapshot in stats.snapshots())
     assert (orders["count"], bills["count"]) == (0, 1)
     assert (orders["paused"], bills["paused"]) == (1, 1)

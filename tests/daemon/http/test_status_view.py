@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.health.causes import found
+from rmqd.consumer.health.causes import make_problem
 from rmqd.daemon.http.status_view import is_alarming, problem_line, state_text, state_word
 
 
@@ -33,5 +33,5 @@ def test_a_problem_of_a_group_is_seen_in_its_state(changed: dict[str, Any], text
 
 
 def test_a_broker_s_text_that_ends_with_a_full_stop_gets_no_second_one() -> None:
-    line = problem_line(asdict(found("no_route", "see the FAQ for further details.")))
+    line = problem_line(asdict(make_problem("no_route", "see the FAQ for further details.")))
     assert line.startswith("no_route: see the FAQ for further details. Next: start the broker")

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.handler_api.leases.lease_opening import StoreName, open_store
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, ClaimTerms, key_of
+from rmqd.handler_api.leases.lease_opening import StoreName, create_claim_store
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStore, ClaimStoreError, ClaimTerms, claim_key_of
 from tests.servers.redis import RedisServer
 from tests.waiting import eventually
 
@@ -50,7 +50,7 @@ async def open_one(store_name: StoreName, request: pytest.FixtureRequest, tmp_pa
     opened: list[ClaimStore] = []
 
     def open_it(owner: str, lease_seconds: float = LONG, keep_seconds: float = LONG, group: str = "shop") -> ClaimStore:
-        opened.append(open_store(store_name, url, ClaimTerms(group, owner, lease_seconds, keep_seconds)))
+        opened.append(create_claim_store(store_name, url, ClaimTerms(group, owner, lease_seconds, keep_seconds)))
         return opened[-1]
 
     yield open_it
@@ -124,12 +124,12 @@ NAMES = ["", "a\0b", "a\nb", "\ud800", "x" * 201, "\u00fc" * 101, secrets.token_
 async def test_each_text_is_a_key_of_its_own_in_every_store(open_one: Open) -> None:
     """Also one with a NUL, half of a character, or more bytes than an index takes."""
     first, second = open_one("1"), open_one("2")
-    keys = [key_of(topic, name) for name in NAMES for topic in ("orders", name)]
+    keys = [claim_key_of(topic, name) for name in NAMES for topic in ("orders", name)]
 
     assert await first.claim(keys, "1:1") == [OURS] * len(keys)
     assert await second.claim(keys, "2:1") == [HELD] * len(keys)
     assert len(set(keys)) == len(keys)
-    assert key_of("orders", "order 17 \u00fc") == ("orders", "order 17 \u00fc")
+    assert claim_key_of("orders", "order 17 \u00fc") == ("orders", "order 17 \u00fc")
 
 
 async def _until_free(store: ClaimStore, token: str) -> None:
@@ -203,11 +203,11 @@ async def test_of_many_that_claim_at_once_each_message_has_one(open_one: Open) -
 
 PROCESS = """
 import asyncio, sys
-from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_opening import create_claim_store
 from rmqd.handler_api.leases.lease_store import ClaimTerms
 
 async def main():
-    store = open_store("sqlite", sys.argv[1], ClaimTerms("shop", "1", 60, 60))
+    store = create_claim_store("sqlite", sys.argv[1], ClaimTerms("shop", "1", 60, 60))
     await store.claim([("orders", "a"), ("orders", "b")], "1:1")
     await store.confirm([("orders", "a")], "1:1")
     print("confirmed", flush=True)
@@ -230,7 +230,7 @@ async def test_a_file_keeps_what_a_killed_process_was_told(tmp_path: Path) -> No
     os.kill(process.pid, signal.SIGKILL)
     await process.wait()
 
-    store = open_store("sqlite", str(place), ClaimTerms("shop", "2", LONG, LONG))
+    store = create_claim_store("sqlite", str(place), ClaimTerms("shop", "2", LONG, LONG))
     assert await store.claim([A, B], "2:1") == [CONFIRMED, HELD]
     await store.close()
 
@@ -239,7 +239,7 @@ async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "claims.sqlite3"
     with closing(sqlite3.connect(path)) as file:
         file.execute("PRAGMA user_version = 1")
-    store = open_store("sqlite", str(path), ClaimTerms("shop", "ours", LONG, LONG))
+    store = create_claim_store("sqlite", str(path), ClaimTerms("shop", "ours", LONG, LONG))
     with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3 was written by a newer rmqd \(format 1\)"):
         await store.claim([A], "token")
     await store.close()

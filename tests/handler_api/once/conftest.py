@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.messages.message import once_in_group
 
 
 @pytest.fixture(autouse=True)
 def in_group() -> Iterator[None]:
     """Tests stand where a handler of group `shop` would; variables of the context are set in each test's own."""
-    token = once_in_group.set(once_of("shop"))
+    token = once_in_group.set(once_for_group("shop"))
     yield
     once_in_group.reset(token)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from rmqd import AlreadyHandled, Message
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
 from tests.consumer.blocks import block_of
@@ -53,7 +53,7 @@ async def test_a_second_attempt_is_told_that_it_is_one(
             await insert(orders, "a", autocommit=autocommit)
     await insert(orders, "b", autocommit=autocommit)
     assert rows(postgresql, orders) == 2
-    token = once_in_group.set(once_of("mail"))
+    token = once_in_group.set(once_for_group("mail"))
     await insert(orders, "a")
     once_in_group.reset(token)
     assert rows(postgresql, orders) == 3
@@ -65,7 +65,7 @@ async def test_a_mark_is_of_one_cluster_and_one_replay(postgresql: PostgresqlSer
     postgresql.execute(orders, "DELETE FROM rmqd_handled")
     postgresql.execute(orders, "INSERT INTO rmqd_handled VALUES ('shop', 't1', 'a')")
     for cluster, replay, is_known in (("c1", "", True), ("c2", "", True), ("c1", "r1", False), ("c1", "r2", False)):
-        once_in_group.set(once_of("shop", partial(Identity, cluster, "", "shop", replay=replay)))
+        once_in_group.set(once_for_group("shop", partial(Identity, cluster, "", "shop", replay=replay)))
         with pytest.raises(AlreadyHandled) if is_known else contextlib.nullcontext():
             await insert(orders, "a")
         await insert(orders, "c")

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from rmqd import AlreadyHandled
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
 from tests.handler_api.once.test_psycopg import message_of
@@ -58,7 +58,7 @@ def test_a_second_attempt_is_told_that_it_is_one(url: str, kind: str) -> None:
 
 def test_a_mark_of_0_1_0_counts(url: str) -> None:
     """It names the topic alone, in place of the cluster and all else."""
-    token = once_in_group.set(once_of("shop", partial(Identity, "c1", "", "shop")))
+    token = once_in_group.set(once_for_group("shop", partial(Identity, "c1", "", "shop")))
     with create_engine(url, poolclass=NullPool).begin() as connection:
         attempt(connection)
         connection.execute(text("UPDATE rmqd_handled SET topic = 't1'"))
@@ -85,7 +85,7 @@ def test_postgresql_by_sqlalchemy(database: str) -> None:
 
 def test_a_message_that_no_group_has_is_new_at_the_first_attempt(url: str) -> None:
     """Its record has one name, now and in 0.1.0."""
-    once_in_group.set(once_of("", lambda: Identity("", "", "")))
+    once_in_group.set(once_for_group("", lambda: Identity("", "", "")))
     for is_known in (False, True):
         with (
             pytest.raises(AlreadyHandled) if is_known else contextlib.nullcontext(),

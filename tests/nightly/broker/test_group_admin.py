@@ -9,7 +9,7 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.wire.bodies.config_bodies import (
-    READ_FORBIDDEN,
+    READ_FORBIDDEN_BIT,
     GroupForbidden,
     SetMessageRequestModeRequestBody,
     SubscriptionGroupConfig,
@@ -167,7 +167,7 @@ async def test_group_is_kept_from_a_topic(embedded: EmbeddedRocketMQ, peer: Peer
     assert not await readable(readable="false")
     assert not await readable()
     groups = SubscriptionGroupWrapper.from_json((await peer.call(ALL)).body)
-    assert groups.forbidden_table == {"g": {"T": READ_FORBIDDEN}}
+    assert groups.forbidden_table == {"g": {"T": READ_FORBIDDEN_BIT}}
     assert not await readable("T2", readable="false")
     assert await readable(readable="true")
     assert await readable("T2")

@@ -19,7 +19,7 @@ from rmqd.wire.headers.pop_headers import (
     ChangeInvisibleTimeRequestHeader,
     PopLiteMessageRequestHeader,
 )
-from rmqd.wire.lite_topic import queue_of
+from rmqd.wire.lite_topic import lite_topic_queue
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.receipt_handle import PopHandle, RetryFlag
@@ -117,7 +117,7 @@ async def hide(peer: Peer, reply: RemotingCommand, name: str, offset: int, ms: i
 
 
 def committed(embedded: EmbeddedRocketMQ, name: str) -> int | None:
-    return embedded.broker.offsets.get(GROUP, queue_of(PARENT, name, "broker-a").topic, 0)
+    return embedded.broker.offsets.get(GROUP, lite_topic_queue(PARENT, name, "broker-a").topic, 0)
 
 
 async def test_a_member_gets_what_it_named_in_order(embedded: EmbeddedRocketMQ) -> None:

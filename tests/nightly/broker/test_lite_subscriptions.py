@@ -8,10 +8,10 @@ from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.consumer_registry import SubscriptionGroupManager
 from rmqd.broker.pop.lite_topics import EXPIRE_SECONDS, INACTIVE_SECONDS, LiteSubscriptions
 from rmqd.broker.store.journal import NoJournal
-from rmqd.wire.lite_topic import queue_of
+from rmqd.wire.lite_topic import lite_topic_queue
 from tests.clock import ManualClock
 
-QUEUES = [queue_of("chats", f"n{number}", "b").topic for number in range(30)]
+QUEUES = [lite_topic_queue("chats", f"n{number}", "b").topic for number in range(30)]
 
 
 class Case:

@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions
 from rmqd.wire import loose_json
-from rmqd.wire.bodies.route_data import LogicQueueMappingItem, TopicQueueMappingDetail, TopicRouteData, leaders
+from rmqd.wire.bodies.route_data import LogicQueueMappingItem, TopicQueueMappingDetail, TopicRouteData, queue_leaders
 from rmqd.wire.command import RemotingCommand
 from tests.nightly.broker.asking import Asking, asking, told
 
@@ -67,7 +67,7 @@ async def test_a_static_topic_is_told_with_its_queues() -> None:
     assert detail is not None
     assert (detail["epoch"], detail["totalQueues"], detail["bname"]) == (EPOCH, 3, "broker-a")
     assert {int(queue_id): len(items) for queue_id, items in detail["hostedQueues"].items()} == {0: 1, 1: 1, 2: 1}
-    assert leaders(route.mappings) == {("__syslo__global__", queue_id): "broker-a" for queue_id in range(3)}
+    assert queue_leaders(route.mappings) == {("__syslo__global__", queue_id): "broker-a" for queue_id in range(3)}
     assert b"mappingDetail" not in plain.body
     assert loose_json.loads(plain.body)["writeQueueNums"] == 3
 

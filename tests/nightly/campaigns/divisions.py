@@ -8,9 +8,9 @@ from typing import Any
 
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
+    AllocateByConfig,
+    AllocateByMachineRoom,
     AllocateMessageQueueStrategy,
-    ByConfig,
-    ByMachineRoom,
     sorted_client_ids,
 )
 from rmqd.wire.message_queue import MessageQueue
@@ -67,9 +67,9 @@ class Division:
 
     def _function(self, slot: str, queues: Sequence[MessageQueue]) -> AllocateMessageQueueStrategy:
         if self.strategy == "by_config":
-            return ByConfig(tuple(written_down(slot, queues)))
+            return AllocateByConfig(tuple(written_down(slot, queues)))
         if self.strategy == "by_machine_room":
-            return ByMachineRoom(frozenset(self.machine_rooms))
+            return AllocateByMachineRoom(frozenset(self.machine_rooms))
         return ALLOCATE_STRATEGIES[self.strategy]
 
 

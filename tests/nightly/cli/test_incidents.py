@@ -11,7 +11,7 @@ import yaml
 
 from rmqd.cli.diagnose_command import _lines
 from rmqd.cli.terminal.output import table
-from rmqd.consumer.health.causes import found
+from rmqd.consumer.health.causes import make_problem
 from rmqd.errors import ExitCode
 from rmqd.operate.queries.diagnosis_queries import Diagnosis
 from rmqd.wire.topics import dlq_topic
@@ -65,7 +65,7 @@ def test_a_reset_needs_no_topic_if_the_group_has_one(tmp_path: Path) -> None:
 
 def test_a_consequence_is_below_its_cause_without_a_step_of_its_own() -> None:
     causes = ("no_route", "topic_missing", "retries_dropped")
-    problems = tuple(found(cause, f"evidence of {cause}", group="mailer", topic="orders") for cause in causes)
+    problems = tuple(make_problem(cause, f"evidence of {cause}", group="mailer", topic="orders") for cause in causes)
     lines = _lines(Diagnosis("mailer", problems, {}))
     assert lines[0] == "mailer: 2 things are wrong, the likeliest cause first, with 1 consequence"
     of_the_first = lines[lines.index("1. no_route") : lines.index("2. retries_dropped")]

@@ -15,7 +15,7 @@ from rmqd.cli.daemon_commands import top_lines
 from rmqd.cli.top.top_frame import Diagnose, LastStatus, PauseSwitch, TerminalSize, TextOverlay, ViewState, frame
 from rmqd.cli.top.top_screen import KeyResult, Quit, keys_in, press
 from rmqd.daemon.http.status_view import call_time, number, rate
-from rmqd.runtime.plain_text import age
+from rmqd.runtime.plain_text import format_age
 
 WIDE, NARROW = TerminalSize(200, 50), TerminalSize(80, 24)
 
@@ -72,7 +72,7 @@ def test_every_figure_of_a_group_is_that_of_the_status(document: dict[str, Any])
             "FAIL": rate(group["rates"]["failed"]),
             "RETRY": rate(group["rates"]["retried"]),
             "LAG": number(group["lag"]),
-            "AGE": age(group["lag_seconds"]),
+            "AGE": format_age(group["lag_seconds"]),
             "P50": call_time(recent["p50"]),
             "P99": call_time(recent["p99"]),
             "DEAD": number(group["dead_letters"]["total"]),
@@ -95,7 +95,7 @@ def test_every_figure_of_a_queue_is_that_of_the_status(document: dict[str, Any])
                 queue["state"].replace("_", " "),
                 *("-" if queue[key] is None else str(queue[key]) for key in ("committed", "max")),
                 number(queue["lag"]),
-                age(queue["lag_seconds"]),
+                format_age(queue["lag_seconds"]),
                 number(queue["cached"]),
                 "-" if queue["worker"] is None else str(queue["worker"]),
             ]
@@ -252,9 +252,11 @@ def test_figures_are_short() -> None:
         (number(None), "-"), (number(99_999), "99,999"), (number(123_456), "123k"), (number(1_250_000), "1.2M"),
         (rate(0.0), "0"), (rate(0.04), "0.0"), (rate(12.34), "12.3"), (rate(1234.5), "1,234"),
         (rate(12_345.0), "12.3k"),
-        (age(None), "-"), (age(0), "0s"), (age(0.04), "0s"), (age(9.94), "9.9s"), (age(9.96), "10s"),
-        (age(59.9), "59s"),
-        (age(432), "7m12s"), (age(11_100), "3h05m"), (age(255_600), "2d23h"), (age(8_640_000), "100d"),
+        (format_age(None), "-"), (format_age(0), "0s"), (format_age(0.04), "0s"),
+        (format_age(9.94), "9.9s"), (format_age(9.96), "10s"),
+        (format_age(59.9), "59s"),
+        (format_age(432), "7m12s"), (format_age(11_100), "3h05m"),
+        (format_age(255_600), "2d23h"), (format_age(8_640_000), "100d"),
         (call_time(None), "-"), (call_time(0.0002), "0.2ms"), (call_time(0.0123), "12ms"),
         (call_time(1.23), "1.2s"), (call_time(75.0), "1m15s"),
     ]  # fmt: skip

@@ -6,8 +6,8 @@ import pytest
 
 from rmqd.consumer.allocate import (
     ALLOCATE_STRATEGIES,
+    AllocateByConfig,
     AllocateError,
-    ByConfig,
 )
 from rmqd.wire.message_queue import MessageQueue
 from tests.conformance import behaviour
@@ -73,4 +73,4 @@ def test_a_room_that_cannot_be_told_is_named_with_what_is_needed(broker: str, cl
 def test_a_queue_that_is_written_down_and_does_not_exist_is_left_out() -> None:
     """Java takes it, and pulls in vain."""
     there, gone = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-z", 0)
-    assert ByConfig((there, gone))("g", CLIENTS[0], QUEUES, CLIENTS) == [there]
+    assert AllocateByConfig((there, gone))("g", CLIENTS[0], QUEUES, CLIENTS) == [there]

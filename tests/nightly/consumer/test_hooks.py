@@ -47,7 +47,7 @@ async def test_hooks_close_in_the_reverse_of_the_order_in_which_they_open() -> N
         def after_batch(self, batch: Batch, context: HookContext) -> None:
             order.append(f"after {self.name}")
 
-    loaded = hooks(hook(Named("a")), hook(Named("b"))).around(handler(is_async=True))
+    loaded = hooks(hook(Named("a")), hook(Named("b"))).wrap_handler(handler(is_async=True))
     await call(loaded, make_batch(make_message(b"one")))
     assert order == ["before a", "before b", "after b", "after a"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqd.consumer.offsets.local_file_store import LOCK_NAME, LocalFileOffsetStore
+from rmqd.consumer.offsets.local_file_store import LOCK_FILE_NAME, LocalFileOffsetStore
 from rmqd.daemon.systemd import prepare_state_dir, refuse_second_process
 from rmqd.errors import ConfigError
 from rmqd.runtime.clock import SystemClock
@@ -60,10 +60,10 @@ async def test_state_is_for_its_owner_and_the_group(tmp_path: Path) -> None:
     folder = tmp_path / "state" / "offsets"
     folder.parent.mkdir()
     folder.mkdir()
-    (folder / LOCK_NAME).touch()
+    (folder / LOCK_FILE_NAME).touch()
     store = LocalFileOffsetStore(str(folder), "mailer", SystemClock())
     await store.open()
     await store.persist({MessageQueue("orders", "broker-a", 0): 5})
     await store.close()
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
-    assert modes == {"mailer": oct(0o750), "offsets.json": oct(0o640), LOCK_NAME: oct(0o640)}
+    assert modes == {"mailer": oct(0o750), "offsets.json": oct(0o640), LOCK_FILE_NAME: oct(0o640)}

@@ -32,7 +32,8 @@ def handle(batch):
     if batch[1].reconsume_times:
         raise OSError("not now")
 from rmqd.plugins.handler_plugin import HandlerPlugin
-loaded = GroupHooks(load_hooks(), "mailer", "client", SystemClock()).around(HandlerPlugin.of("test", handle).load({}))
+hooks = GroupHooks(load_hooks(), "mailer", "client", SystemClock())
+loaded = hooks.wrap_handler(HandlerPlugin.of("test", handle).load({}))
 big = make_message(keys="order-2", tags="paid", body=b"x" * 100_000, queue_offset=1)
 for retries in (0, 1):
     again = make_message(keys="order-3", reconsume_times=retries, queue_offset=2)

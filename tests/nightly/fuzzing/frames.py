@@ -24,12 +24,12 @@ from rmqd.wire.headers.request_header import Header
 from rmqd.wire.headers.send_headers import ReceivedSendHeader, SendMessageResponseHeader
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import BlockDecompression
-from rmqd.wire.messages.decode import decode_messages, decode_record, frame_messages, frame_readable
+from rmqd.wire.messages.decode import decode_messages, decode_record, frame_decodable_messages, frame_messages
 from rmqd.wire.messages.encode import decode_batch, encode_message
 from rmqd.wire.messages.message import Message
 from rmqd.wire.messages.message_id import parse_host, parse_offset_message_id
 from rmqd.wire.messages.properties import parse_properties
-from rmqd.wire.messages.pull_walk import BadRecord, Gap, ReplyWalk
+from rmqd.wire.messages.pull_walk import BadRecord, Gap, ResponseWalk
 from rmqd.wire.receipt_handle import PopHandle, parse_start_offsets
 from tests.nightly.fuzzing.frame_changes import changed_stream
 from tests.nightly.fuzzing.target import Change, Finding, Target, growing
@@ -179,7 +179,7 @@ def _pull(command: RemotingCommand) -> None:
     """Take it as the reply to a pull: what is readable of it, opened and walked over, with whatever a handler asks."""
     header = _attempt(PullMessageResponseHeader.from_ext_fields, command.ext_fields)
     _attempt(lambda data: decode_messages(data, QUEUE, command.body_start), command.payload[: 64 * 1024])
-    block = frame_readable(command.payload, QUEUE, command.body_start)
+    block = frame_decodable_messages(command.payload, QUEUE, command.body_start)
     if not (block.messages or block.corrupt):
         return
     opening = BlockDecompression(block, MAX_OPENED_BYTES)
@@ -197,7 +197,7 @@ def _walk(command: RemotingCommand, header: PullMessageResponseHeader, takes_all
     """Walk over the reply, and over each doubt as if it were said twice: it only goes on, and comes to an end."""
     block = frame_messages(command.payload, QUEUE, command.body_start)
     first = block.messages[0].queue_offset if block.messages else 0
-    walk = ReplyWalk(block, first, header, takes_all=takes_all)
+    walk = ResponseWalk(block, first, header, takes_all=takes_all)
     for _ in range(2 * len(block.messages) + 2 * len(block.corrupt) + 2):
         before, doubt = walk.offset, walk.advance()
         walk.gaps()

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from rmqd import Batch, Message, MessageQueue, testing
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
 from rmqd_handlers.parquet import Parquet
@@ -430,7 +430,7 @@ async def test_calls_that_are_waited_for_end(tmp_path: Path) -> None:
 async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wrote(tmp_path: Path) -> None:
     """All of them have the same messages of a queue of the same name."""
     for number, (cluster, group) in enumerate((("c1", "g1"), ("c2", "g1"), ("c1", "g2"))):
-        once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
+        once_in_group.set(once_for_group(group, partial(Identity, cluster, "", group)))
         for _ in range(2):
             async with started(tmp_path) as handler:
                 await handler.handle(batch_of(*range(10)))
@@ -442,7 +442,7 @@ async def test_a_manifest_tells_clusters_and_groups_apart_and_has_what_0_1_0_wro
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(*range(12)))
     assert sorted(listed(tmp_path)) == sorted([*range(10)] * 3 + [10, 11])
-    once_in_group.set(once_of("g2", partial(Identity, "c1", "", "g2", replay="r1")))
+    once_in_group.set(once_for_group("g2", partial(Identity, "c1", "", "g2", replay="r1")))
     async with started(tmp_path) as handler:
         await handler.handle(batch_of(0))
     assert listed(tmp_path).count(0) == 4  # a replay writes again also what 0.1.0 wrote

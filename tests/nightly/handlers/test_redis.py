@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from rmqd import testing
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.testing import RocketMQ
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
@@ -111,11 +111,11 @@ async def test_what_is_remembered_is_of_a_cluster_group_and_topic(redis_server: 
     options = {"mode": "list", "remember": "1h", "remember_by": "properties.k", "value": "topic"}
     async with started(redis_server, **options) as handler:
         for cluster, group, topic in (("c1", "g1", "t1"), ("c2", "g1", "t1"), ("c1", "g2", "t1"), ("c1", "g1", "t2")):
-            once_in_group.set(once_of(group, partial(Identity, cluster, "", group)))
+            once_in_group.set(once_for_group(group, partial(Identity, cluster, "", group)))
             for number, value in enumerate(("7", "8", "8", "", " ", " ")):
                 message = testing.make_message(topic=topic, properties={"k": value}, msg_id=f"m{number}")
                 await handler.handle(make_batch(message))
-        once_in_group.set(once_of("g1", partial(Identity, "c1", "", "g1", replay="r1")))
+        once_in_group.set(once_for_group("g1", partial(Identity, "c1", "", "g1", replay="r1")))
         await handler.handle(make_batch(testing.make_message(topic="again", properties={"k": "7"})))
     assert redis_client.lrange("orders", 0, -1) == [b"t1"] * 12 + [b"t2"] * 4 + [b"again"]
 

@@ -47,7 +47,7 @@ PATIENCE_SECONDS = 90
 @pytest.fixture
 def short_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pulls that brokers hold until they next look, every 5 s, and not for the 15 s of Java."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_loop.SUSPEND_MS", 1000)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_loop.BROKER_HOLD_MS", 1000)
 
 
 def finished(*paths: Path) -> Counter[str]:

@@ -73,7 +73,7 @@ def is_read_from(m: Member, cluster: RealCluster, node: str) -> bool:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks that take less time than users have."""
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.2)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.CHECK_INTERVAL_SECONDS", 0.2)
 
 
 @pytest.mark.usefixtures("often")

@@ -302,7 +302,7 @@ async def test_a_rate_limit_below_what_comes(rocketmq: RealCluster, group: str, 
     async with consuming(rocketmq, group, one_queue, Seen(), pull_rate_limit=1, pull_batch_size=8) as m:
         await eventually(lambda: m.queue(), "it has the queue")
         send(rocketmq, one_queue, 2)
-        m.consumer.context.rate_limit.spend(5)  # as after a pull that brought more than the limit
+        m.consumer.context.rate_limit.charge(5)  # as after a pull that brought more than the limit
         await stands_still(m, "rate_limit", "pulling")
         await goes_on(rocketmq, group, one_queue, m)
 
@@ -312,7 +312,8 @@ async def test_a_topic_that_is_deleted(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on when somebody creates it again."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_loop.SUSPEND_MS", 1000)  # who is told is a pull that the broker held
+    # who is told is a pull that the broker held
+    monkeypatch.setattr("rmqd.consumer.pull.pull_loop.BROKER_HOLD_MS", 1000)
     async with consuming(rocketmq, group, one_queue, Seen()) as m:
         await eventually(lambda: m.queue(), "it has the queue")
         await asyncio.to_thread(rocketmq.admin, "deleteTopic", "-c", "DefaultCluster", "-t", one_queue)
@@ -348,8 +349,8 @@ async def test_a_pull_whose_answer_is_lost(
     rocketmq: RealCluster, group: str, one_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a connection that stays open: the pull is sent anew, from the same offset."""
-    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.UNANSWERED_SECONDS", 2.0)
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.EXPIRY_SECONDS", 4.0)
+    monkeypatch.setattr("rmqd.consumer.pull.assigned_queue.PULL_UNANSWERED_SECONDS", 2.0)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.LOOP_EXPIRY_SECONDS", 4.0)
     broker, seen = rocketmq.broker.address, Seen()
     with FaultProxy(broker) as line, FaultProxy(rocketmq.nameserver, {broker: line.address}) as names:
         async with member(names.address, seen, group=group, subscriptions=[one_queue]) as m:
@@ -371,8 +372,8 @@ async def test_a_pull_whose_answer_is_lost(
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other second instead of every minute."""
-    monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_SECONDS", 1.0)
-    monkeypatch.setattr("rmqd.consumer.health.consistency.SECOND_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_INTERVAL_SECONDS", 1.0)
+    monkeypatch.setattr("rmqd.consumer.health.consistency.SECOND_CHECK_AFTER_SECONDS", 0.5)
 
 
 def causes(m: Member) -> set[str]:

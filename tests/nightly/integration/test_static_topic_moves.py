@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.offsets.persistence import WATCH_SECONDS
+from rmqd.consumer.offsets.persistence import OFFSET_WATCH_SECONDS
 from rmqd.handler_api.batch import Batch
 from tests.conformance import behaviour
 from tests.consumer.members import Member, member
@@ -163,7 +163,7 @@ async def test_idle_group_of_a_static_topic_goes_back(
                 lambda: all(q.committed == q.max for q in m.consumer.snapshot().queues), "all is committed"
             )
             # in its first seconds it asks for the stored offset, and would see a reset that no pull tells of
-            over = time.monotonic() + WATCH_SECONDS + 2
+            over = time.monotonic() + OFFSET_WATCH_SECONDS + 2
             await eventually(lambda: time.monotonic() > over, "the first seconds are over", 40)
             for group in (ours, java):
                 await asyncio.to_thread(rocketmq_pair.admin, "resetOffsetByTime", "-g", group, "-t", topic, "-s", begin)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rmqd.client.api.admin_requests import create_topic
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_id
 from rmqd.config.load import load_config
 from rmqd.errors import RmqdError
 from rmqd.wire.topics import dlq_topic, retry_topic
@@ -92,7 +92,7 @@ class ParityRun:
                 body = json.dumps({"id": one.id, "do": one.do}).encode()
                 topic = f"{self._prefix}_{one.topic}"
                 message = OutgoingMessage(topic, body, tags=one.tags, properties=dict(one.properties or {}))
-                await client.producer.send(message, selector=by_id(one.queue, ""))
+                await client.producer.send(message, selector=select_by_id(one.queue, ""))
 
         self._ask(sending)
 

@@ -27,7 +27,7 @@ import structlog
 from rmqd.runtime import plain_text
 from rmqd.runtime.logs import log_setup as log_handlers
 from rmqd.runtime.logs import log_writer as writer
-from rmqd.runtime.logs.log_repeats import MAX_REPEATED_KINDS, RepeatLimiter
+from rmqd.runtime.logs.log_repeats import MAX_COUNTED_ERRORS, RepeatLimiter
 from rmqd.runtime.logs.log_setup import configure_logging
 from rmqd.runtime.logs.log_writer import finish_writing
 from tests.consumer.handling.odd_handlers import NoAttributes, NoText, NoTextToSpeakOf, nested_groups, odd_syntax_error
@@ -265,9 +265,9 @@ def test_what_limits_itself_is_written_each_time() -> None:
 def test_many_kinds_of_errors_take_bounded_memory() -> None:
     """A thousand places, then the oldest are forgotten."""
     limiter = RepeatLimiter()
-    for queue in range(MAX_REPEATED_KINDS + 500):
+    for queue in range(MAX_COUNTED_ERRORS + 500):
         limiter(None, "error", {"event": "queue.failed", "queue": queue})
-    assert len(limiter._seen) <= MAX_REPEATED_KINDS
+    assert len(limiter._seen) <= MAX_COUNTED_ERRORS
 
 
 def test_fields_of_any_kind_can_be_logged() -> None:
@@ -319,4 +319,4 @@ def test_a_reader_that_is_gone_is_no_failure(pipe: int) -> None:
 def test_secrets_are_hidden_however_they_are_written() -> None:
     """As themselves, in a URL, and by Python's `repr`."""
     plain_text.hide_secret(key := "a+b/\\9==")
-    assert plain_text.hidden(f"{key} {key!r} a%2Bb%2F%5C9%3D%3D") == "(hidden) '(hidden)' (hidden)"
+    assert plain_text.hide_secrets(f"{key} {key!r} a%2Bb%2F%5C9%3D%3D") == "(hidden) '(hidden)' (hidden)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import RmqdError
-from rmqd.handler_api.destinations.archive_manifest import CompactionPlan, batches_in, decode, encode
+from rmqd.handler_api.destinations.archive_manifest import CompactionPlan, decode, encode, last_batches
 from rmqd.spark.pipelines.compaction import CompactionChunk, chunks_to_compact
 from rmqd.spark.session.hadoop_folder import FileFacts
 
@@ -91,4 +91,4 @@ def test_files_with_entries_become_one_of_their_queue() -> None:
 
 
 def test_the_last_batch_of_each_query_is_known() -> None:
-    assert batches_in([name(3), name(10), name(2, OTHER), "compacted-abc.parquet"]) == {QUERY: 10, OTHER: 2}
+    assert last_batches([name(3), name(10), name(2, OTHER), "compacted-abc.parquet"]) == {QUERY: 10, OTHER: 2}

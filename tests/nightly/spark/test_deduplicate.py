@@ -15,8 +15,8 @@ import pytest
 
 from rmqd import Batch
 from rmqd.consumer.handling import deduplication, held_claims
-from rmqd.handler_api.leases.lease_opening import open_store
-from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, Key, key_of
+from rmqd.handler_api.leases.lease_opening import create_claim_store
+from rmqd.handler_api.leases.lease_store import ClaimState, ClaimTerms, Key, claim_key_of
 from tests.servers.redis import RedisServer
 from tests.spark.embedded_broker import EmbeddedBroker
 from tests.spark.needed import need
@@ -47,7 +47,7 @@ def note(batch: Batch) -> None:
     """Acknowledges everything, in threads: what it calls may block."""
     for message in batch:
         SEEN.append(message.body.decode())
-        KEYS.append(key_of(str(message.identity), message.lasting_id))
+        KEYS.append(claim_key_of(str(message.identity), message.id_of_all_copies))
         if CALLS:
             CALLS.pop()()
 
@@ -94,7 +94,7 @@ def standing(url: str, key: Key) -> ClaimState:
     """What the store says to another member."""
 
     async def ask() -> ClaimState:
-        store = open_store(url.partition("://")[0], url, ClaimTerms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
+        store = create_claim_store(url.partition("://")[0], url, ClaimTerms("shop", "other", 60.0, 3600.0))  # type: ignore[arg-type]
         [found] = await store.claim([key], "other:1")
         await store.release([(key, "other:1")])
         await store.close()

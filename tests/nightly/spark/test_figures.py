@@ -179,7 +179,7 @@ def test_a_group_is_ready_once_it_runs_and_the_queues_of_all_topics_are_known() 
 def test_a_paused_group_stands_still_and_is_not_stuck() -> None:
     group = Group()
     group.figures.set_queue_lags("orders", [at(5, 9)])
-    group.pauses.add(WHOLE_GROUP)
+    group.pauses.pause(WHOLE_GROUP)
     group.clock.turn(1000)
     assert group.queue().state == "paused"
     assert group.queue().stall is None

@@ -18,7 +18,7 @@ need("pyspark", "pyarrow")
 from rmqd.client.api.group_requests import get_consumer_list  # noqa: E402
 from rmqd.client.client_options import (  # noqa: E402
     ClientOptions,
-    is_spark,
+    is_spark_client_id,
 )
 from rmqd.client.instance import ClientInstance  # noqa: E402
 from rmqd.spark.engine.checkpoint_generations import checkpoint_folder  # noqa: E402
@@ -92,7 +92,7 @@ def test_its_driver_is_a_member_under_the_name_that_brokers_know(broker: Embedde
             await membership.leave()
 
     (client_id,) = asyncio.run(join())
-    assert is_spark(client_id)
+    assert is_spark_client_id(client_id)
 
 
 def test_its_processes_get_the_keys_of_its_own_cluster_alone(broker: EmbeddedBroker) -> None:

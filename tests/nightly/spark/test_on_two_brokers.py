@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_id
 from rmqd.errors import DataLossError
 from tests.rocketmq import rpc
 from tests.rocketmq.cluster import RealCluster
@@ -69,7 +69,7 @@ class Cluster:
             try:
                 for body in bodies:
                     await client.producer.send(
-                        OutgoingMessage(self.topic, body.encode()), selector=by_id(queue_id, broker)
+                        OutgoingMessage(self.topic, body.encode()), selector=select_by_id(queue_id, broker)
                     )
             finally:
                 await client.close()

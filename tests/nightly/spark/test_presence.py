@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.client.api.admin_requests import reset_offset
 from rmqd.client.api.group_requests import get_consumer_list
-from rmqd.client.client_options import ClientOptions, is_spark
+from rmqd.client.client_options import ClientOptions, is_spark_client_id
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode
 from rmqd.consumer.rebalance import ownership
@@ -41,7 +41,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_PASS_INTERVAL_SECONDS", 0.1)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ async def test_its_client_id_is_a_sparks_whatever_the_instance_is_called(broker:
     ids = [
         DriverMembership(order_of(broker, instance_name=name)).client_id for name in ("DEFAULT", "room@one", "room@one")
     ]
-    assert all(map(is_spark, ids))
+    assert all(map(is_spark_client_id, ids))
     assert len(set(ids)) == 3
     assert "spark-room@one-" in ids[1]
 

@@ -30,7 +30,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STARTING_SENIOR_WAIT_SECONDS", "JUNIOR_WAIT_SECONDS", "SENIOR_WAIT_SECONDS"):
         monkeypatch.setattr(ownership, name, getattr(ownership, name) / 10)
     monkeypatch.setattr(module, "CONFLICT_POLL_SECONDS", module.CONFLICT_POLL_SECONDS / 10)
-    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_INTERVAL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.rebalance.rebalance.UNBALANCED_PASS_INTERVAL_SECONDS", 0.1)
 
 
 @pytest.fixture

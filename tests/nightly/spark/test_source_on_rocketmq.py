@@ -11,7 +11,7 @@ import pytest
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_id
 from rmqd.errors import DataLossError
 from tests.rocketmq import offsets
 from tests.rocketmq.cluster import RealCluster
@@ -33,7 +33,7 @@ def send(cluster: RealCluster, topic: str, bodies: list[str], tag: str = "") -> 
         try:
             for body in bodies:
                 message = OutgoingMessage(topic, body.encode(), tags=tag)
-                stored = await client.producer.send(message, selector=by_id(0, ""))
+                stored = await client.producer.send(message, selector=select_by_id(0, ""))
             return stored.queue.broker_name
         finally:
             await client.close()

@@ -10,9 +10,9 @@ import pytest
 from rmqd import Batch, DeadLetter, Retry, Suspend
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.consumer.assembly import assemble
-from rmqd.consumer.handling.batch_worker import batch_in_background
-from rmqd.handler_api.batch import AGAIN
+from rmqd.consumer.assembly import assemble_group
+from rmqd.consumer.handling.batch_worker import make_background_batch
+from rmqd.handler_api.batch import AGAIN_DECISION
 from rmqd.operate.try_handler.trial import TrialDecision
 from rmqd.operate.try_handler.trial_main import is_failure, trial_decisions_of
 from rmqd.testing import make_message
@@ -25,8 +25,8 @@ async def told(handle: Callable[[Batch], object], *times: int, **options: Any) -
     """The verdicts about a batch of three messages, or of messages with these reconsume times."""
     chosen = group_options(**options)
     client = ClientInstance(ClientOptions(nameservers=("127.0.0.1:1",)))
-    context, _ = assemble(chosen, handler_of(handle), client)
-    batch = batch_in_background(chosen, [make_message(reconsume_times=one, topic="t1") for one in times or (0, 0, 0)])
+    context, _ = assemble_group(chosen, handler_of(handle), client)
+    batch = make_background_batch(chosen, [make_message(reconsume_times=one, topic="t1") for one in times or (0, 0, 0)])
     error = None
     try:
         handle(batch)
@@ -84,7 +84,7 @@ async def test_an_orderly_group_repeats_in_place() -> None:
 async def test_what_no_call_has_begun_with_comes_again_at_once() -> None:
     def cut_short(batch: Batch) -> None:
         batch.ack(batch[0])
-        batch.decide(2, AGAIN)
+        batch.decide(2, AGAIN_DECISION)
         raise Retry(7)
 
     expected = (ACKED, TrialDecision("retried", delay_level=7), TrialDecision("retried", rest_seconds=0))

@@ -15,7 +15,7 @@ from rmqd.broker.broker_settings import BrokerSettings
 from rmqd.broker.embedded_rocketmq import EmbeddedOptions, EmbeddedRocketMQ, embedded_rocketmq
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
-from rmqd.client.sending.outgoing_message import OutgoingMessage, by_id
+from rmqd.client.sending.outgoing_message import OutgoingMessage, select_by_id
 from rmqd.testing.message_factory import messages_of
 from rmqd.wire.bodies.config_bodies import SetMessageRequestModeRequestBody
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
@@ -42,7 +42,7 @@ class Scene:
     async def send(self, key: str, line: str = "pass", queue: int | None = None) -> None:
         """A message whose handler runs this line."""
         message = OutgoingMessage("orders", line.encode(), keys=key)
-        await self._client.producer.send(message, selector=None if queue is None else by_id(queue, ""))
+        await self._client.producer.send(message, selector=None if queue is None else select_by_id(queue, ""))
 
     def keys(self, event: str = "end") -> list[str]:
         """The keys of the messages that handlers have noted, with this event."""

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.handling.handler_failures import default_decision, requested_suspension
-from rmqd.consumer.handling.in_place_retries import dead_letter_by_name, is_named
+from rmqd.consumer.handling.handler_failures import default_decision, requested_suspension_seconds
+from rmqd.consumer.handling.in_place_retries import dead_letter_by_name, has_class_name
 from rmqd.handler_api.batch import Batch, LoadedHandler, ManualBatch
 from rmqd.plugins.handler_catalogue import load_handler
-from rmqd.runtime.own_threads import call_either
+from rmqd.runtime.own_threads import call_sync_or_async
 from rmqd.runtime.plain_text import describe, text_of, traceback_of, traceback_tail
 from rmqd.testing import make_batch, make_message
 from tests.plugins.worker_processes.pools import GROUP, group_config, pooled
@@ -84,14 +84,14 @@ async def called(handler: LoadedHandler, batch: Batch) -> dict[str, Any]:
     """Call, and tell all that the engine sees of it."""
     error: BaseException | None = None
     try:
-        await (handler.handle(batch) if handler.is_async else call_either(lambda: handler.handle(batch)))
+        await (handler.handle(batch) if handler.is_async else call_sync_or_async(lambda: handler.handle(batch)))
     except BaseException as raised:  # noqa: BLE001  whatever a handler raises
         error = raised
     told = {
         "decided": {index: seen_decision(one) for index, one in batch.decisions().items()},
         "error": seen_error(error),
         "rest": seen_decision(default_decision(error, batch)),
-        "rest seconds": requested_suspension(error),
+        "rest seconds": requested_suspension_seconds(error),
         "about": getattr(error, "message", None) is batch[0],
         "closing": batch.closing if isinstance(batch, ManualBatch) else None,
     }
@@ -109,7 +109,7 @@ def seen_error(error: BaseException | None) -> tuple[Any, ...] | None:
     lines = [line.strip() for line in traceback_of(error).splitlines()]
     assert traceback_tail(error, 3, 200)[-1].strip() == lines[-1]
     own = [line for line in lines if "scripted_handler" in line or "Error" in line]
-    names = [name for name in NAMES if is_named(error, {name})]
+    names = [name for name in NAMES if has_class_name(error, {name})]
     return (
         type(error).__name__,
         text_of(error),

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from rmqd.consumer.pop.pop_assignment import ACK_INTERVAL_SECONDS
-from rmqd.consumer.pop.pop_retries import DELAY_SECONDS
+from rmqd.consumer.pop.pop_retries import POP_DELAY_LEVEL_SECONDS
 from tests.simulation.cluster import FLUSH_SECONDS
 from tests.simulation.judging.trouble import HARMLESS, Trouble
 from tests.simulation.judging.twice import counted_twice
@@ -134,7 +134,7 @@ def _is_last_failure(history: History, call: Call) -> bool:
 def _delay(history: History, failed: Call) -> float:
     """How long a failed message stays hidden."""
     level = history.plan.delay_level if failed.level is None else failed.level
-    return DELAY_SECONDS[min(level or failed.attempt, len(DELAY_SECONDS) - 1)]
+    return POP_DELAY_LEVEL_SECONDS[min(level or failed.attempt, len(POP_DELAY_LEVEL_SECONDS) - 1)]
 
 
 def _cause(history: History, former: Call, again: Call) -> str | None:

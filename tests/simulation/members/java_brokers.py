@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from rmqd.client.api.group_requests import get_consumer_list, lock_batch
 from rmqd.client.api.offset_requests import query_stored_offset
 from rmqd.client.api.send_requests import send_message_back
-from rmqd.client.remoting.connection import OPAQUE
+from rmqd.client.remoting.connection import OPAQUE_NUMBERS
 from rmqd.codes import RequestCode
 from rmqd.errors import BrokerAwayError, RmqdError
 from rmqd.wire.bodies.group_bodies import LockBatchRequestBody
@@ -108,4 +108,4 @@ class JavaBrokers:
             remoting = self._client.remoting
             connection = await remoting.connection(self.address(queue))
             fields = remoting.security.signed(ext_fields, body)
-            connection.write(encode_request(code, next(OPAQUE), fields, body, oneway=True))
+            connection.write(encode_request(code, next(OPAQUE_NUMBERS), fields, body, oneway=True))

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from rmqd.errors import ProtocolError
-from rmqd.wire.bodies.route_data import NO_BROKER, BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData, leaders
+from rmqd.wire.bodies.route_data import (
+    NO_BROKER,
+    BrokerData,
+    QueueData,
+    TopicQueueMappingInfo,
+    TopicRouteData,
+    queue_leaders,
+)
 
 NAME = "__syslo__global__"
 
@@ -16,17 +23,18 @@ def info(broker: str, epoch: int, total: int, *queue_ids: int, scope: str = "__g
 
 def test_each_queue_is_led_by_who_has_it_in_the_latest_epoch() -> None:
     """Also where a broker that has lost it has not said so yet."""
-    assert leaders([info("a", 1, 2, 0, 1), info("b", 2, 3, 1, 2)]) == {(NAME, 0): "a", (NAME, 1): "b", (NAME, 2): "b"}
-    assert leaders([]) == {}
+    found = queue_leaders([info("a", 1, 2, 0, 1), info("b", 2, 3, 1, 2)])
+    assert found == {(NAME, 0): "a", (NAME, 1): "b", (NAME, 2): "b"}
+    assert queue_leaders([]) == {}
 
 
 def test_a_queue_that_nobody_claims_is_a_queue() -> None:
     """It counts where queues are divided among members."""
-    assert leaders([info("a", 1, 3, 0, 2)]) == {(NAME, 0): "a", (NAME, 1): NO_BROKER, (NAME, 2): "a"}
+    assert queue_leaders([info("a", 1, 3, 0, 2)]) == {(NAME, 0): "a", (NAME, 1): NO_BROKER, (NAME, 2): "a"}
 
 
 def test_scopes_are_apart() -> None:
-    assert leaders([info("a", 1, 1, 0), info("b", 1, 1, 0, scope="zone")]) == {
+    assert queue_leaders([info("a", 1, 1, 0), info("b", 1, 1, 0, scope="zone")]) == {
         (NAME, 0): "a",
         ("__syslo__zone", 0): "b",
     }

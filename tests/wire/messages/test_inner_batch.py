@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmqd.consumer.handling.send_back import kept_properties
+from rmqd.consumer.handling.send_back import copied_properties
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.compression import BlockDecompression
 from rmqd.wire.messages.decode import decode_messages, frame_messages
@@ -48,8 +48,8 @@ def test_members_have_offsets_bodies_and_properties_of_their_own(kind: Compressi
     assert [message.has_tag(frozenset({b"even"})) for message in inner] == [True, False, True]
     stored_at = inner[1].offset_msg_id
     assert [message.msg_id for message in inner] == ["0", f"{stored_at}-11", f"{stored_at}-12"]
-    assert [message.lasting_id for message in inner] == [message.msg_id for message in inner]
-    assert kept_properties(inner[2], topic)["ORIGIN_MESSAGE_ID"] == inner[2].msg_id
+    assert [message.id_of_all_copies for message in inner] == [message.msg_id for message in inner]
+    assert copied_properties(inner[2], topic)["ORIGIN_MESSAGE_ID"] == inner[2].msg_id
     for message in inner:
         assert (message.topic, message.commit_log_offset, message.stored_queue_id) == (topic, 777, 3)
         assert (message.born_timestamp, message.store_timestamp) == (5, 6)

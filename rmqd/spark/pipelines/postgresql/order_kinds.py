@@ -27,7 +27,7 @@ from pyspark import TaskContext
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE_COLUMN, PLACE_COLUMNS, quoted
+from rmqd.handler_api.destinations.upsert_sql import ORDER_KIND, PLACE_COLUMN, PLACE_COLUMNS, quote_identifier
 from rmqd.spark.pipelines.postgresql.table_shape import create_if_missing, db_error, is_row_refused, open_connection
 from rmqd.spark.pipelines.postgresql.upsert_statements import UpsertStatements
 from rmqd.spark.sink.sink_rows import source_place_text, source_places
@@ -155,14 +155,16 @@ class OrderColumns:
         for table in (self.statements.target_table, deletions):
             if table == deletions and not _has_column(connection, table, name):
                 continue
-            found = connection.execute(f"SELECT EXISTS (SELECT FROM {table} WHERE {quoted(name)} IS NOT NULL)")
+            found = connection.execute(
+                f"SELECT EXISTS (SELECT FROM {table} WHERE {quote_identifier(name)} IS NOT NULL)"
+            )
             if (row := found.fetchone()) is not None and row[0]:
                 yield table
 
     def _clearing_statement(self, table: str, name: str) -> str:
         """Return the statement that removes the values of the order column; deletions contain nothing else."""
         is_target = table == self.statements.target_table
-        return f"UPDATE {table} SET {quoted(name)} = NULL" if is_target else f"TRUNCATE {table}"
+        return f"UPDATE {table} SET {quote_identifier(name)} = NULL" if is_target else f"TRUNCATE {table}"
 
     def _joining(self, name: str, kind: OrderColumn, there: str) -> str:
         """Return an additional remedy if only the topics differ; empty otherwise."""

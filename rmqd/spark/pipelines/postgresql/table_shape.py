@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql.types import StructType
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, UNIQUE_KEYS, listed, quoted
+from rmqd.handler_api.destinations.upsert_sql import KEYS_METADATA, UNIQUE_KEYS, quote_identifier, quote_identifiers
 from rmqd.spark.pipelines.postgresql.upsert_statements import STAGING_COLUMNS
 
 _ONE_AT_A_TIME: Final = 0x726D7164
@@ -224,7 +224,7 @@ class TableShape:
         if keys and frozenset(keys) not in self.unique_column_sets:
             yield (
                 f"keys: the table has no unique index on exactly {', '.join(keys)}; run CREATE UNIQUE INDEX "
-                f"ON {quoted(self.schema)}.{quoted(self.table)} ({listed(keys)})"
+                f"ON {quote_identifier(self.schema)}.{quote_identifier(self.table)} ({quote_identifiers(keys)})"
             )
 
     def _column_problem(self, name: str, kind: str) -> str:
@@ -289,7 +289,9 @@ def read_shape(connection: Connection[tuple[Any, ...]], table: str, rows: Struct
     """Return the shape of a table, by its SQL name. Raises RmqdError with a CREATE TABLE statement if it is missing."""
     found = connection.execute(_TABLE, (table,)).fetchone()
     if found is None:
-        made = ", ".join(f"{quoted(one.name)} {_sql_kind(one.dataType.simpleString())}" for one in rows.fields)
+        made = ", ".join(
+            f"{quote_identifier(one.name)} {_sql_kind(one.dataType.simpleString())}" for one in rows.fields
+        )
         raise RmqdError(f"there is no table {table}; create it, for example with CREATE TABLE {table} ({made})")
     oid, schema, name = found
     columns = {row[0]: TableColumn(*row[1:]) for row in connection.execute(_COLUMNS, (oid,))}

@@ -11,7 +11,12 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from rmqd.handler_api.destinations.upsert_sql import later, listed, on_conflict, quoted
+from rmqd.handler_api.destinations.upsert_sql import (
+    later_row_condition,
+    on_conflict_clause,
+    quote_identifier,
+    quote_identifiers,
+)
 
 DELETED_AT_COLUMN: Final = "rmqd_deleted_at"
 """An additional column of the table of deletions: when the deletion was written, by the database's clock."""
@@ -62,7 +67,7 @@ class UpsertStatements:
 
     @property
     def batches_table(self) -> str:
-        return f"{quoted(self.schema)}.{BATCHES_TABLE}"
+        return f"{quote_identifier(self.schema)}.{BATCHES_TABLE}"
 
     @property
     def staging_prefix(self) -> str:
@@ -75,7 +80,7 @@ class UpsertStatements:
 
     def qualified(self, name: str) -> str:
         """The full name of another table in the same schema."""
-        return f"{quoted(self.schema)}.{quoted(name)}"
+        return f"{quote_identifier(self.schema)}.{quote_identifier(name)}"
 
     def companion_table(self, prefix: str) -> str:
         """Return the name of a table next to the table. All groups that write to the table use the same name."""
@@ -102,9 +107,9 @@ class UpsertStatements:
         """Create the table of deletions, with the types of the table's columns."""
         return (
             f"CREATE TABLE {self.deletions_table} AS "
-            f"SELECT {listed(self.deletion_columns)}, now() AS {DELETED_AT_COLUMN} "
+            f"SELECT {quote_identifiers(self.deletion_columns)}, now() AS {DELETED_AT_COLUMN} "
             f"FROM {self.target_table} WITH NO DATA",
-            f"ALTER TABLE {self.deletions_table} ADD PRIMARY KEY ({listed(self.keys)})",
+            f"ALTER TABLE {self.deletions_table} ADD PRIMARY KEY ({quote_identifiers(self.keys)})",
         )
 
     def lock_deletions_table(self) -> str:
@@ -113,23 +118,25 @@ class UpsertStatements:
 
     def create_staging_table(self, epoch: int) -> str:
         """Create a driver's staging table. After a crash of the database it may be empty; the batch is repeated."""
-        delete = f", false AS {quoted(self.delete_column)}" if self.delete_column else ""
+        delete = f", false AS {quote_identifier(self.delete_column)}" if self.delete_column else ""
+        more = ", ".join(f"NULL::{kind} AS {name}" for name, kind in _MORE.items())
         return (
             f"CREATE UNLOGGED TABLE {self.staging_table(epoch)} AS "
-            f"SELECT ''::text AS {ATTEMPT_COLUMN}, {listed(self.columns)}"
-            f"{delete}, {', '.join(f'NULL::{kind} AS {name}' for name, kind in _MORE.items())} "
+            f"SELECT ''::text AS {ATTEMPT_COLUMN}, {quote_identifiers(self.columns)}"
+            f"{delete}, {more} "
             f"FROM {self.target_table} WITH NO DATA"
         )
 
     def copy_rows(self, epoch: int) -> str:
         """Copy rows to the staging table, each after its attempt, its position in the batch, and its message."""
-        columns = listed((ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, *self.staged_columns))
+        columns = quote_identifiers((ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, *self.staged_columns))
         return f"COPY {self.staging_table(epoch)} ({columns}) FROM STDIN"
 
     def refuse_row(self, epoch: int) -> str:
         """Stage a refused row; parameters as for `copy_rows`, but reason and content instead of the row's columns."""
         names = (ATTEMPT_COLUMN, ROW_COLUMN, *MESSAGE_COLUMNS, REASON_COLUMN, CONTENT_COLUMN)
-        return f"INSERT INTO {self.staging_table(epoch)} ({listed(names)}) VALUES ({', '.join(['%s'] * len(names))})"
+        marks = ", ".join(["%s"] * len(names))
+        return f"INSERT INTO {self.staging_table(epoch)} ({quote_identifiers(names)}) VALUES ({marks})"
 
     def from_staged_rows(self, epoch: int, part: range | None = None) -> str:
         """Return the FROM clause of the staged rows that are not refused, optionally of a part of the batch."""
@@ -138,7 +145,10 @@ class UpsertStatements:
 
     def order_newest_first(self) -> str:
         """Return the ORDER BY that puts the last row of each key first. Ties are broken by offset, then position."""
-        columns = [listed(self.keys), *(f"{quoted(name)} DESC NULLS LAST" for name in self.order_by)]
+        columns = [
+            quote_identifiers(self.keys),
+            *(f"{quote_identifier(name)} DESC NULLS LAST" for name in self.order_by),
+        ]
         return ", ".join([*columns, f"{OFFSET_COLUMN} DESC NULLS LAST", f"{ROW_COLUMN} DESC"])
 
     def move_rows(self, epoch: int, part: range | None = None) -> str:
@@ -148,13 +158,13 @@ class UpsertStatements:
         """
         if self.delete_column:
             return self._move_with_deletions(epoch, part)
-        stored = listed(self.columns)
+        stored = quote_identifiers(self.columns)
         insert = f"INSERT INTO {self.target_table} AS t ({stored}) SELECT {stored}"
         staged = self.from_staged_rows(epoch, part)
         if not self.order_by or set(self.columns) <= set(self.keys):
             return f"WITH stored AS ({insert} {staged}{self.on_conflict()}) SELECT 0"
         return (
-            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({listed(self.keys)}) {stored} {staged} "
+            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({quote_identifiers(self.keys)}) {stored} {staged} "
             f"ORDER BY {self.order_newest_first()}), stored AS ({insert} FROM latest{self.on_conflict()} RETURNING 1) "
             "SELECT (SELECT count(*) FROM latest) - (SELECT count(*) FROM stored)"
         )
@@ -165,11 +175,17 @@ class UpsertStatements:
         All parts of the statement see the tables as they were before it, and no two parts touch the same row, because
         only one row of each key counts.
         """
-        keys, deleted, deletions = listed(self.keys), f"{quoted(self.delete_column)} IS TRUE", self.deletions_table
-        kept, stored = listed(self.deletion_columns), listed(self.columns)
-        changes = ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in self.deletion_columns)
+        keys, deleted, deletions = (
+            quote_identifiers(self.keys),
+            f"{quote_identifier(self.delete_column)} IS TRUE",
+            self.deletions_table,
+        )
+        kept, stored = quote_identifiers(self.deletion_columns), quote_identifiers(self.columns)
+        changes = ", ".join(
+            f"{quote_identifier(name)} = EXCLUDED.{quote_identifier(name)}" for name in self.deletion_columns
+        )
         return (
-            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {listed(self.staged_columns)} "
+            f"WITH latest AS MATERIALIZED (SELECT DISTINCT ON ({keys}) {quote_identifiers(self.staged_columns)} "
             f"{self.from_staged_rows(epoch, part)} ORDER BY {self.order_newest_first()}), "
             f"coming AS MATERIALIZED (SELECT * FROM latest c WHERE NOT EXISTS (SELECT FROM {deletions} d "
             f"WHERE {self._same('d')} AND {self._later('d')})), "
@@ -189,11 +205,11 @@ class UpsertStatements:
 
     def _same(self, row: str) -> str:
         """Return the condition that a row has the key of the coming row."""
-        return " AND ".join(f"{row}.{quoted(name)} = c.{quoted(name)}" for name in self.keys)
+        return " AND ".join(f"{row}.{quote_identifier(name)} = c.{quote_identifier(name)}" for name in self.keys)
 
     def _later(self, row: str) -> str:
         """Return the condition that a row is later than the coming row."""
-        return f"({later(row, 'c', self.order_by)})"
+        return f"({later_row_condition(row, 'c', self.order_by)})"
 
     def on_conflict(self) -> str:
-        return on_conflict(self.columns, self.keys, self.order_by)
+        return on_conflict_clause(self.columns, self.keys, self.order_by)

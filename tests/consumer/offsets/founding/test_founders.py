@@ -117,7 +117,7 @@ async def test_a_group_is_not_founded_without_a_broker_that_fails_for_a_moment(
     start_offsets = at_brokers(client, clock)
     broker.peer.on(code, NOT_NOW)
     with pytest.raises(BrokerError, match="not now"):
-        await start_offsets.ensure()
+        await start_offsets.store_if_new_group()
     assert not broker.offsets
     assert not start_offsets.is_deferred(queue)
 
@@ -128,7 +128,7 @@ async def test_who_may_read_no_offset_is_told(
     broker.create_topic(TOPIC)
     broker.peer.on(QUERY, REFUSED)
     with pytest.raises(AccessRefusedError):
-        await at_brokers(client, clock).ensure()
+        await at_brokers(client, clock).store_if_new_group()
     assert not broker.offsets
 
 

@@ -134,7 +134,7 @@ async def test_a_queue_of_which_a_slave_knows_no_offset_waits_for_its_master(
     two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """The slave copies offsets every 10 s: nothing is handled again that was committed just before the master went."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     b = MessageQueue(TOPIC, "b", 0)
     await two.b.store(b, b"old")
     know(two.a, MessageQueue(TOPIC, "a", 0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from rmqd.consumer.offsets.start_offsets import in_storing_order, is_unfinished
+from rmqd.consumer.offsets.start_offsets import in_storing_order, is_storing_unfinished
 from rmqd.wire.message_queue import MessageQueue
 
 
@@ -25,7 +25,7 @@ def test_a_founding_shows_wherever_it_was_cut_short() -> None:
         assert sorted(queue for level in levels for queue in level) == sorted(queues)
         order = [queue for level in levels for queue in random.sample(level, len(level))]
         for stored in range(1, len(order)):
-            assert is_unfinished(queues, set(order[:stored])), order[:stored]
+            assert is_storing_unfinished(queues, set(order[:stored])), order[:stored]
 
 
 def test_a_topic_that_has_grown_is_no_founding() -> None:
@@ -36,6 +36,6 @@ def test_a_topic_that_has_grown_is_no_founding() -> None:
         (topic("t", a=4, b=4), topic("t", a=8, b=4)),
         (topic("t", a=4), topic("s", a=4) + topic("t", a=4) + topic("u", a=1)),
     ]:
-        assert not is_unfinished(after, set(before))
-        assert not is_unfinished(after, set(after))
-        assert not is_unfinished(after, set())
+        assert not is_storing_unfinished(after, set(before))
+        assert not is_storing_unfinished(after, set(after))
+        assert not is_storing_unfinished(after, set())

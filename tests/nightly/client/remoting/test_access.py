@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from rmqd.client.api.remoting_request import request
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.remoting.remoting_client import RemotingClient
-from rmqd.client.remoting.security import TRUST_FORGOTTEN_SECONDS
+from rmqd.client.remoting.security import FORGET_TRUST_REFUSAL_SECONDS
 from rmqd.codes import ResponseCode
 from rmqd.errors.broker_errors import AccessRefusedError, BrokerError
 from rmqd.wire.command import RemotingCommand
@@ -72,7 +72,7 @@ async def test_what_is_needed_after_all_is_complained_about(client: RemotingClie
     peer.on(VIEW, Reply(ResponseCode.NO_PERMISSION, FORBIDDEN))
     with pytest.raises(AccessRefusedError) as caught:
         await request(client, peer.address, VIEW)
-    client.security.refusals.needed(caught.value)
+    client.security.refusals.report_needed(caught.value)
     assert client.security.refusals.about(["orders"]) == str(caught.value)
 
 
@@ -80,7 +80,7 @@ async def test_a_server_that_is_gone_is_forgotten(client: RemotingClient, peer: 
     """Nobody asks it any more, so it will never answer otherwise."""
     peer.on(PULL, WRONG)
     await client.invoke(peer.address, PULL, {})
-    clock.turn(TRUST_FORGOTTEN_SECONDS)
+    clock.turn(FORGET_TRUST_REFUSAL_SECONDS)
     assert client.security.refusals.about(["any"])
     clock.turn(1)
     assert client.security.refusals.about(["any"]) is None

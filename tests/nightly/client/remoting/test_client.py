@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from rmqd.client.remoting.frame_reader import MAX_AT_ONCE as MAX_IN_A_TURN
-from rmqd.client.remoting.peer_requests import MAX_AT_ONCE
+from rmqd.client.remoting.frame_reader import MAX_FRAMES_PER_TURN
+from rmqd.client.remoting.peer_requests import MAX_REQUESTS_AT_ONCE
 from rmqd.client.remoting.peer_requests import Reply as ClientReply
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.client.routing.name_server_client import get_route
@@ -62,14 +62,16 @@ async def test_a_flood_of_requests_is_answered_so_many_at_a_time(remoting: Remot
     remoting.peer_requests.notices[RequestCode.NOTIFY_CONSUMER_IDS_CHANGED] = lambda command, address: noticed.set()
     await remoting.connection(peer.address)
     await eventually(lambda: peer.connections, "the peer has the connection")
-    asked = [await peer.push(ASK, {}) for _ in range(MAX_AT_ONCE + 100)]
+    asked = [await peer.push(ASK, {}) for _ in range(MAX_REQUESTS_AT_ONCE + 100)]
     await peer.push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {}, oneway=True)
     await eventually(lambda: len(peer.answers) == 100, "those beyond the limit are answered")
     assert {answer.code for answer in peer.answers.values()} == {ResponseCode.SYSTEM_BUSY}
     await noticed.wait()
     release.set()
     await eventually(lambda: len(peer.answers) == len(asked), "the others are answered too")
-    assert [peer.answers[opaque].code for opaque in asked[:MAX_AT_ONCE]] == [ResponseCode.SUCCESS] * MAX_AT_ONCE
+    assert [peer.answers[opaque].code for opaque in asked[:MAX_REQUESTS_AT_ONCE]] == [
+        ResponseCode.SUCCESS
+    ] * MAX_REQUESTS_AT_ONCE
     assert (await peer.ask(ASK, {})).code == ResponseCode.SUCCESS, "there is room again"
 
 
@@ -98,7 +100,7 @@ async def test_very_many_frames_at_once_are_taken_in_many_turns_of_the_loop(peer
     turns.cancel()
     await client.close()
     assert [number for _, number in came] == list(range(3000))
-    assert max(Counter(at for at, _ in came).values()) <= 2 * MAX_IN_A_TURN, "taken in one turn"
+    assert max(Counter(at for at, _ in came).values()) <= 2 * MAX_FRAMES_PER_TURN, "taken in one turn"
 
 
 async def test_a_long_remark_is_cut(peer: Peer) -> None:

@@ -58,7 +58,7 @@ def test_a_line_that_speaks_again_while_a_second_one_cannot_be_made_serves_on() 
         await asyncio.sleep(0.1)
         network.apart.clear()  # what was sent before arrives, and the connection that was asked for never comes
         await probe
-        remoting.breakers.check_responding(ADDRESS)
+        remoting.breakers.raise_until_responding(ADDRESS)
         await ask(remoting)
         await remoting.close()
 

@@ -192,7 +192,7 @@ async def test_a_connection_that_closes_what_it_was_sent_is_tried_with_pauses(fl
         asked = asyncio.create_task(ask_until_answered(remoting, address))
         await eventually(lambda: accepted >= 4, "it is tried again")
         with pytest.raises(RemotingConnectError):
-            remoting.breakers.check_responding(address)
+            remoting.breakers.raise_until_responding(address)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)
         await remoting.close()

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import pytest
 
-from rmqd.client.api.remoting_request import Coalesced
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.client.routing.name_server_client import first_answer
 from rmqd.errors import RemotingClosedError, RemotingConnectError, RmqdError
 from rmqd.runtime.clock import SystemClock
@@ -93,7 +93,7 @@ class Work:
 async def test_a_crowd_shares_one_call_that_began_after_it_asked() -> None:
     """The first runs alone; those that came while it ran share the second call, for the first may be too old."""
     work = Work()
-    coalesced = Coalesced(work)
+    coalesced = SharedCalls(work)
     first = asyncio.create_task(coalesced("k"))
     await asyncio.sleep(0)
     crowd = [asyncio.create_task(coalesced("k")) for _ in range(10)]
@@ -108,7 +108,7 @@ async def test_a_crowd_shares_one_call_that_began_after_it_asked() -> None:
 async def test_keys_do_not_wait_for_each_other() -> None:
     """A slow key is nobody else's business."""
     work = Work()
-    coalesced = Coalesced(work)
+    coalesced = SharedCalls(work)
     tasks = [asyncio.create_task(coalesced(key)) for key in "ab"]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -120,7 +120,7 @@ async def test_keys_do_not_wait_for_each_other() -> None:
 async def test_the_next_one_takes_over_from_a_cancelled_or_failed_call() -> None:
     """Whoever does the work may go away; the others get their answer all the same."""
     work = Work()
-    coalesced = Coalesced(work)
+    coalesced = SharedCalls(work)
     cancelled, failed, last = (asyncio.create_task(coalesced("k")) for _ in range(3))
     await asyncio.sleep(0)
     cancelled.cancel()
@@ -135,7 +135,7 @@ async def test_the_next_one_takes_over_from_a_cancelled_or_failed_call() -> None
 async def test_settled_waits_for_what_is_under_way_and_starts_nothing() -> None:
     """It ends after the running call, and at once where there is none."""
     work = Work()
-    coalesced = Coalesced(work)
+    coalesced = SharedCalls(work)
     await coalesced.settled("k")
     running = asyncio.create_task(coalesced("k"))
     await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rmqd.client.routing.route_table import RouteTable
-from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, by_hash, by_id
+from rmqd.client.sending.outgoing_message import MessageQueueSelector, OutgoingMessage, select_by_hash, select_by_id
 from rmqd.client.sending.producer import Producer
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.errors import (
@@ -51,16 +51,16 @@ async def test_a_timer_message_is_not_sent_to_a_broker_without_timers(world: Wor
 async def test_a_sharding_keys_queue_is_javas(world: World, key: str, index: int) -> None:
     """`SelectMessageQueueByHash`: also for a negative hash, and for the one whose absolute value is no int."""
     queues = [MessageQueue("T", f"b{broker}", queue_id) for broker in range(3) for queue_id in range(2)]
-    results = [await world.producer.send(OutgoingMessage("T", b""), selector=by_hash(key)) for _ in range(3)]
+    results = [await world.producer.send(OutgoingMessage("T", b""), selector=select_by_hash(key)) for _ in range(3)]
     assert [result.queue for result in results] == [queues[index]] * 3
 
 
 @pytest.mark.parametrize(
     ("selector", "said"),
     [
-        (by_id(1), "several brokers have queue 1 of T; expected one of b0:1, b1:1, b2:1"),
-        (by_id(2), "T has no writable queue 2; expected one of b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
-        (by_id(0, "b3"), "T has no writable queue b3:0"),
+        (select_by_id(1), "several brokers have queue 1 of T; expected one of b0:1, b1:1, b2:1"),
+        (select_by_id(2), "T has no writable queue 2; expected one of b0:0 to b0:1, b1:0 to b1:1, b2:0 to b2:1"),
+        (select_by_id(0, "b3"), "T has no writable queue b3:0"),
     ],
 )
 async def test_a_queue_that_is_none_or_several(world: World, selector: MessageQueueSelector, said: str) -> None:

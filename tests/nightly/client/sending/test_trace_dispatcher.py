@@ -173,7 +173,7 @@ async def test_a_topic_that_is_not_there_is_asked_for_seldom_and_told_once_a_min
     async with running(world.dispatcher.run()):
         world.append(*range(200))
         await world.clock.until(lambda: world.dispatcher.counts["failed"], "the first senders fail")
-        assert world.dispatcher.counts["failed"] <= 10 * trace_dispatcher.SENDERS
+        assert world.dispatcher.counts["failed"] <= 10 * trace_dispatcher.MAX_SENDS_IN_FLIGHT
         [first] = told(logged)
         assert "does not exist" in str(first["reason"])
         await world.clock.advance(60)

@@ -135,7 +135,7 @@ async def test_a_call_that_does_not_end_in_time_is_cut_off_and_said_so(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the broker gives up waiting, as it would tell the operator nothing."""
-    monkeypatch.setattr("rmqd.consumer.admin.member_requests.RESPONSE_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.DIRECT_RESPONSE_SECONDS", 0.1)
     ended: list[str] = []
 
     async def handle(batch: Batch) -> None:
@@ -192,7 +192,7 @@ async def test_a_thread_that_hangs_keeps_its_turn(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until it comes back: an operator who asks again and again must not make threads without end."""
-    monkeypatch.setattr("rmqd.consumer.admin.member_requests.RESPONSE_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.DIRECT_RESPONSE_SECONDS", 0.1)
     go_on, calls = threading.Event(), list[Batch]()
 
     def handle(batch: Batch) -> None:
@@ -307,7 +307,7 @@ async def test_more_than_may_wait_are_refused(
     broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a word that lets the operator ask again."""
-    monkeypatch.setattr("rmqd.consumer.admin.member_requests.MAX_WAITING", 1)
+    monkeypatch.setattr("rmqd.consumer.admin.member_requests.MAX_WAITING_MESSAGES", 1)
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def handle(batch: Batch) -> None:

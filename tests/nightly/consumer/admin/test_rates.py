@@ -103,15 +103,15 @@ def test_a_queue_moves_while_messages_are_finished_or_none_are_there(
     stats: TopicStats, rates: ConsumeRates, clock: ManualClock
 ) -> None:
     queue = ProcessQueue(QUEUE, 0, stats)
-    rates.record({QUEUE: queue})
+    rates.record_progress({QUEUE: queue})
     clock.turn(100)
     queue.put(block_of(range(3)), 3)
-    rates.record({QUEUE: queue})
+    rates.record_progress({QUEUE: queue})
     begun = clock.monotonic()
-    assert rates.moved_at(QUEUE) == begun
+    assert rates.last_progress_at(QUEUE) == begun
     clock.turn(100)
-    rates.record({QUEUE: queue})
-    assert rates.moved_at(QUEUE) == begun, "nothing was finished"
+    rates.record_progress({QUEUE: queue})
+    assert rates.last_progress_at(QUEUE) == begun, "nothing was finished"
     queue.finish(queue.take(1))
-    rates.record({QUEUE: queue})
-    assert rates.moved_at(QUEUE) == begun + 100
+    rates.record_progress({QUEUE: queue})
+    assert rates.last_progress_at(QUEUE) == begun + 100

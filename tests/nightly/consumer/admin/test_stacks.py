@@ -8,12 +8,12 @@ import re
 import pytest
 
 from rmqd.consumer.admin import member_requests as module
-from rmqd.consumer.admin.member_requests import stacks
+from rmqd.consumer.admin.member_requests import stacks_of_tasks_and_threads
 
 
 async def test_a_long_text_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_CHARACTERS", 10)
-    assert re.fullmatch(r"\d+ more stacks are left out", stacks().strip())
+    monkeypatch.setattr(module, "MAX_STACKS_CHARACTERS", 10)
+    assert re.fullmatch(r"\d+ more stacks are left out", stacks_of_tasks_and_threads().strip())
 
 
 async def test_a_deep_stack_is_cut_and_says_so() -> None:
@@ -23,9 +23,9 @@ async def test_a_deep_stack_is_cut_and_says_so() -> None:
     event = asyncio.Event()
     task = asyncio.create_task(deeper(100, event), name="a task deep down")
     await asyncio.sleep(0)
-    text = stacks()
+    text = stacks_of_tasks_and_threads()
     event.set()
     await task
     (found,) = (part for part in text.split("\n\n") if "deep down" in part)
-    assert found.count("\n") == module.MAX_FRAMES + 1
+    assert found.count("\n") == module.MAX_FRAMES_PER_STACK + 1
     assert re.search(r"and \d+ more$", found)

@@ -111,7 +111,7 @@ def test_where_messages_are_few_nothing_is_learnt() -> None:
         began = clock.now
         auto.begin()
         clock.now += 0.01
-        auto.took(began)
+        auto.record_success(began)
         auto.end()
         clock.now += 0.04
         auto.poll()

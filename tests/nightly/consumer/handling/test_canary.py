@@ -40,4 +40,4 @@ async def test_a_canary_that_cannot_handle_anything_is_switched_off(pool: StartP
     await canary.start()
     await canary.stop()
     assert canary.snapshot().failure == "its start failed: OSError: no database"
-    assert not canary.takes(keyed_block(0, ["a"]).messages[0])
+    assert not canary.is_in_share(keyed_block(0, ["a"]).messages[0])

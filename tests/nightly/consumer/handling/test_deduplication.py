@@ -14,9 +14,9 @@ from rmqd.consumer.consumer_options import DeduplicationOptions
 from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
 from rmqd.consumer.handling.held_claims import LEASE_SECONDS, HeldClaims
 from rmqd.handler_api.batch import Batch
-from rmqd.handler_api.leases.lease_opening import open_store
+from rmqd.handler_api.leases.lease_opening import create_claim_store
 from rmqd.handler_api.leases.lease_store import ClaimStore, ClaimStoreError, ClaimTerms
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
 from tests.clock import ManualClock
@@ -103,7 +103,7 @@ async def test_a_store_that_goes_away_under_the_handler_is_waited_for_before_the
     assert handle.keys == ["a"]
     assert handled(queue) == {"acked": 1}
     assert not broker.sent_back
-    other = open_store("redis", redis_server.url, ClaimTerms(GROUP, "other", 60.0, 60.0))
+    other = create_claim_store("redis", redis_server.url, ClaimTerms(GROUP, "other", 60.0, 60.0))
     assert await other.claim([(TOPIC, "a")], "other:1") == [CONFIRMED]
     await other.close()
 
@@ -343,7 +343,7 @@ async def test_records_are_those_of_one_cluster_and_namespace(pool: StartPool, p
     await former.confirm([(TOPIC, "b")], "other:1")
     keys = []
     for cluster, namespace in (("c1", ""), ("c2", ""), ("c1", "n1")):
-        once_in_group.set(once_of(GROUP, partial(Identity, cluster, namespace, GROUP)))
+        once_in_group.set(once_for_group(GROUP, partial(Identity, cluster, namespace, GROUP)))
         handle = Noting()
         async with pool(handle, deduplication=place.options) as running:
             queue = running.queue(0)

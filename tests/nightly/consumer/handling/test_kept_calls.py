@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
+from rmqd.consumer.health.watchdog import CHECK_INTERVAL_SECONDS, STALL_SECONDS
 from tests.clock import ManualClock
 from tests.consumer.groups import TOPIC, Gathering
 from tests.consumer.members import member
@@ -32,7 +32,8 @@ async def test_calls_are_left_open_while_nobody_waits_for_them(broker: ScriptedB
     handle = Gathering()
     async with member(broker.peer.address, handle, clock=flowing) as m:
         await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has them")
-        await flowing.sleep(STALL_SECONDS + 3 * TICK_SECONDS)  # a pull that this broker holds fails soon after
+        # a pull that this broker holds fails soon after
+        await flowing.sleep(STALL_SECONDS + 3 * CHECK_INTERVAL_SECONDS)
         assert (handle.told, handle.handled) == (0, 0)
         shown = m.queue()
         assert shown is not None

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.health.group_problems import Difference, differences, model_difference
+from rmqd.consumer.health.group_problems import MemberDifference, model_difference, subscription_differences
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig, SubscriptionGroupWrapper
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo
 from rmqd.wire.bodies.heartbeat_data import SubscriptionData, sql_subscription, tag_subscription
@@ -29,9 +29,11 @@ def test_other_messages_are_a_difference() -> None:
         ("a > 1", "*", "subscribe to SQL92 'a > 1' of t, this one to TAG '*'"),
     ]:
         make = sql_subscription if ">" in theirs else tag_subscription
-        [found] = differences(subscribed(make("t", theirs, 1)), subscribed(tag_subscription("t", ours, 1)), US)
+        [found] = subscription_differences(
+            subscribed(make("t", theirs, 1)), subscribed(tag_subscription("t", ours, 1)), US
+        )
 
-        assert found == Difference("subscription_mismatch", "t", text)
+        assert found == MemberDifference("subscription_mismatch", "t", text)
 
 
 def test_another_message_model_is_a_difference() -> None:
@@ -81,7 +83,7 @@ async def test_a_second_member_with_our_client_id_is_told_when_it_comes(
     view: View, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker's notice is enough: the next regular look may be a minute away."""
-    monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr("rmqd.consumer.health.consistency.CHECK_INTERVAL_SECONDS", 3600.0)
     monkeypatch.setattr("rmqd.client.instance.make_client_id", lambda *_: "10.0.0.1@7")
     async with member(view.broker.peer.address, seen) as m:
         await view.looked(2)

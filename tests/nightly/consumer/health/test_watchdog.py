@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.health.watchdog import STALL_SECONDS, TICK_SECONDS
+from rmqd.consumer.health.watchdog import CHECK_INTERVAL_SECONDS, STALL_SECONDS
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.message_queue import MessageQueue
 from tests.client.peer import Peer, Reply
@@ -90,7 +90,7 @@ async def test_queues_that_stand_still_together_are_one_line(
         await broker.store(queue, b"0", b"1")
     async with member(broker.peer.address, handle, clock=flowing, concurrency=3) as m:
         await eventually(lambda: all(stall(m, number) for number in range(3)), "all are seen to stand still")
-        await flowing.sleep(TICK_SECONDS * 3)
+        await flowing.sleep(CHECK_INTERVAL_SECONDS * 3)
         handle.release.set()
     [entry] = events(logs, "queue.stalled")
     assert (entry["topic"], entry["queues"]) == (TOPIC, [0, 1, 2])
@@ -137,7 +137,7 @@ async def test_a_handler_that_keeps_calls_open_hides_no_other_cause(
     async with member(broker.peer.address, Gathering(), clock=flowing) as m:
         if is_open:
             await eventually(lambda: ((q := m.queue()) and q.handling) or None, "the handler has the message")
-            await flowing.sleep(STALL_SECONDS + 3 * TICK_SECONDS)
+            await flowing.sleep(STALL_SECONDS + 3 * CHECK_INTERVAL_SECONDS)
             assert stall(m) is None
             broker.answer_pull(queue, *[reply] * 10_000)
         await stands_still(m, logs, "no_permission")

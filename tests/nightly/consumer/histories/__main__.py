@@ -56,7 +56,7 @@ def main() -> int:
     for seed in range(options.seed, options.seed + options.count):
         if time.monotonic() - begin > options.seconds:
             break
-        backoff.RANDOM.seed(seed)
+        backoff.JITTER_RANDOM.seed(seed)
         outcome = KINDS[options.kind](seed)
         totals.update(histories=1, failed=not outcome.is_good, **outcome.figures())
         if not outcome.is_good:

@@ -104,7 +104,7 @@ class Offsets:
         if stored < self._floor:
             self._wrong(f"a new owner finds {stored}, and {self._floor} was confirmed")
         self._position = max(stored, 0)
-        store.take_over(self.queue, stored, watcher)
+        store.begin_ownership(self.queue, stored, watcher)
         rounds = asyncio.create_task(self._persist(store))
         for _ in range(STEPS):
             await asyncio.sleep(self.chance.uniform(0, 3.0))

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.offsets.pending_commits import SETTLE_SECONDS
+from rmqd.consumer.offsets.pending_commits import CLOSED_CONNECTION_SECONDS
 from rmqd.wire.command import (
     RESPONSE_FLAG,
     FrameDecoder,
@@ -175,7 +175,7 @@ class VirtualPeer:
 
     async def _take(self, transport: _Transport, command: RemotingCommand) -> None:
         await asyncio.sleep(self._seconds())
-        if asyncio.get_running_loop().time() - transport.closed_at > SETTLE_SECONDS:
+        if asyncio.get_running_loop().time() - transport.closed_at > CLOSED_CONNECTION_SECONDS:
             return  # docs/proof/ownership.md: that is how long a broker may go on with what it had read
         script = self._scripts.get(command.code)
         self.sender = transport

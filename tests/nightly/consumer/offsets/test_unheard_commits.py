@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqd.codes import ResponseCode
-from rmqd.consumer.offsets.pending_commits import FORGET_AFTER_SECONDS, SETTLE_SECONDS, UnansweredCommits
+from rmqd.consumer.offsets.pending_commits import CLOSED_CONNECTION_SECONDS, HANGING_BROKER_SECONDS, UnansweredCommits
 from rmqd.errors import (
     RemotingClosedError,
     RemotingConnectError,
@@ -58,7 +58,7 @@ async def outlived(unheard: UnansweredCommits, clock: ManualClock, seconds: floa
     began = clock.monotonic()
 
     async def wait() -> tuple[bool, float]:
-        return await unheard.over(A, 9, began + seconds), clock.monotonic() - began
+        return await unheard.wait_for_end(A, 9, began + seconds), clock.monotonic() - began
 
     waiting = asyncio.create_task(wait())
     await clock.until(waiting.done, "the wait is over")
@@ -89,7 +89,7 @@ async def test_what_was_read_of_a_connection_that_ended_may_be_stored_for_a_mome
     unheard.failed(A, 7, error)
     assert unheard.offsets(A) == {7}
     assert not unheard.offsets(B)
-    assert await outlived(unheard, clock, 60) == (True, SETTLE_SECONDS)
+    assert await outlived(unheard, clock, 60) == (True, CLOSED_CONNECTION_SECONDS)
 
 
 async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(
@@ -97,10 +97,10 @@ async def test_one_that_nothing_is_heard_of_may_be_stored_for_long(
 ) -> None:
     unheard.failed(A, 7, Late())
     assert unheard.offsets(A) == {7}
-    assert await outlived(unheard, clock, 60) == (True, FORGET_AFTER_SECONDS)
+    assert await outlived(unheard, clock, 60) == (True, HANGING_BROKER_SECONDS)
 
 
-@pytest.mark.parametrize(("is_answered", "longer"), [(True, 0.0), (False, SETTLE_SECONDS)])
+@pytest.mark.parametrize(("is_answered", "longer"), [(True, 0.0), (False, CLOSED_CONNECTION_SECONDS)])
 async def test_one_whose_end_is_heard_is_waited_for_no_longer(
     unheard: UnansweredCommits, clock: ManualClock, is_answered: bool, longer: float
 ) -> None:
@@ -116,8 +116,8 @@ async def test_one_whose_end_is_heard_is_not_waited_for_longer_than_before(
 ) -> None:
     late = Late()
     unheard.failed(A, 7, late)
-    clock.call_later(FORGET_AFTER_SECONDS - 1.0, late.tell, False)
-    assert await outlived(unheard, clock, 60) == (True, FORGET_AFTER_SECONDS)
+    clock.call_later(HANGING_BROKER_SECONDS - 1.0, late.tell, False)
+    assert await outlived(unheard, clock, 60) == (True, HANGING_BROKER_SECONDS)
 
 
 async def test_the_last_of_several_is_waited_for(unheard: UnansweredCommits, clock: ManualClock) -> None:
@@ -147,16 +147,16 @@ async def test_what_is_over_is_forgotten_once_the_offset_was_seen_stored_afterwa
     asked_at = clock.monotonic()
     unheard.failed(A, 7, closed())
     unheard.failed(A, 8, Late())
-    clock.turn(SETTLE_SECONDS)
+    clock.turn(CLOSED_CONNECTION_SECONDS)
     unheard.stored(A, asked_at)
     assert unheard.offsets(A) == {7, 8}
     unheard.stored(A, clock.monotonic())
     assert unheard.offsets(A) == {8}
-    clock.turn(FORGET_AFTER_SECONDS)
+    clock.turn(HANGING_BROKER_SECONDS)
     unheard.stored(A, clock.monotonic())
     assert unheard.offsets(A) == frozenset()
 
 
 def test_a_broker_gets_these_times() -> None:
     """A commit that takes longer than its broker's clients live has no effect any more."""
-    assert (SETTLE_SECONDS, FORGET_AFTER_SECONDS) == (2.0, 30.0)
+    assert (CLOSED_CONNECTION_SECONDS, HANGING_BROKER_SECONDS) == (2.0, 30.0)

@@ -58,7 +58,7 @@ async def test_a_member_without_queues_tells_brokers_of_pop_retries_as_the_other
 
     A group that pops gives each member something, so one that has nothing is in a group that pulls.
     """
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POLL_SECONDS", 0.1)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.RETRY_TOPIC_POLL_SECONDS", 0.1)
     retry = pop_retry_topic(GROUP, TOPIC)
     broker.create_topic(retry)
 
@@ -158,8 +158,8 @@ async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
     for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}", seconds)
     monkeypatch.setattr("rmqd.consumer.assigned.stall_facts.SLOW_CALL_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pop.pop_loop.EXCEPTION_DELAY_SECONDS", 0.05)
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pop.pop_loop.FAILED_PULL_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     handler = Blocked()
 
     with capture_logs() as logs:

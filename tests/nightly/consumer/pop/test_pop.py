@@ -118,9 +118,9 @@ async def test_what_was_popped_is_told_by_its_own_topic_when_it_is_pulled_and_re
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From the pop retry topic, and once more from the group's own retry topic, where a failed one goes."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1,))
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POP_DELAY_LEVEL_SECONDS", (0.1,))
     monkeypatch.setattr(
-        "rmqd.consumer.rebalance.rebalance.MIN_INTERVAL_SECONDS", 0.0
+        "rmqd.consumer.rebalance.rebalance.MIN_PASS_INTERVAL_SECONDS", 0.0
     )  # the group pulls before that is over
     attempts: list[tuple[str, str]] = []
 
@@ -186,7 +186,7 @@ async def test_a_group_whose_consume_mode_is_not_pop_any_more_reads_what_it_had_
 
 async def test_in_a_namespace_handlers_see_plain_names(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the topic, and of the pop retry topic, whose two parts have it each."""
-    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.DELAY_SECONDS", (0.1,))
+    monkeypatch.setattr("rmqd.consumer.pop.pop_retries.POP_DELAY_LEVEL_SECONDS", (0.1,))
     topic, group = f"NS%{TOPIC}", f"NS%{GROUP}"
     await create_topic(pop.client.remoting, pop.rocketmq.broker.address, topic, 1)
     await pop.set_mode("POP", topic=topic, group=group)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.consumer.pop.pop_loop import CLOCK_DIFFERENCE_SECONDS, PopTime
+from rmqd.consumer.pop.pop_loop import CLOCK_DIFFERENCE_VALID_SECONDS, PopClock
 
 SOON = 0.001
 
@@ -15,7 +15,7 @@ class Pops:
     def __init__(self, ahead: float = 0.0) -> None:
         self.now = 1000.0
         self.ahead = ahead
-        self._time = PopTime()
+        self._time = PopClock()
 
     def dated(self, *, held: float = 0.0, read_after: float = SOON) -> float:
         """How much later than it was a pop is dated, which was held for a while, and read so long after."""
@@ -23,7 +23,7 @@ class Pops:
         self.now += held
         popped_at = self.now
         self.now += read_after
-        return self._time.of(round((popped_at + self.ahead) * 1000), asked_at, self.now) - popped_at
+        return self._time.popped_at(round((popped_at + self.ahead) * 1000), asked_at, self.now) - popped_at
 
 
 def test_what_is_read_late_is_dated_as_what_was_read_soon() -> None:
@@ -42,9 +42,9 @@ def test_however_long_it_took_all_that_is_read_then_is_dated_right() -> None:
     """As by a process that was suspended, and finds several answers when it goes on."""
     pops = Pops()
     pops.dated()
-    assert pops.dated(read_after=10 * CLOCK_DIFFERENCE_SECONDS) == pytest.approx(0, abs=0.002)
-    pops.now -= 5 * CLOCK_DIFFERENCE_SECONDS
-    assert pops.dated(read_after=5 * CLOCK_DIFFERENCE_SECONDS) == pytest.approx(0, abs=0.002)
+    assert pops.dated(read_after=10 * CLOCK_DIFFERENCE_VALID_SECONDS) == pytest.approx(0, abs=0.002)
+    pops.now -= 5 * CLOCK_DIFFERENCE_VALID_SECONDS
+    assert pops.dated(read_after=5 * CLOCK_DIFFERENCE_VALID_SECONDS) == pytest.approx(0, abs=0.002)
 
 
 def test_a_clock_that_is_set_forward_is_followed_at_once() -> None:
@@ -69,6 +69,6 @@ def test_a_clock_that_is_set_back_by_less_than_pops_are_held_is_followed_in_minu
     pops.dated()
     pops.ahead = -5.0
     assert pops.dated(held=10.0) == pytest.approx(-5.0, abs=0.002)
-    while pops.now < 1000.0 + 2 * CLOCK_DIFFERENCE_SECONDS + 20.0:
+    while pops.now < 1000.0 + 2 * CLOCK_DIFFERENCE_VALID_SECONDS + 20.0:
         late = pops.dated(held=10.0)
     assert late == pytest.approx(0, abs=0.002)

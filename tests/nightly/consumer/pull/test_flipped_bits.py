@@ -96,11 +96,11 @@ def consume(model: Model, chance: random.Random, flip: Flip, *, filtered: bool) 
         try:
             header = PullMessageResponseHeader.from_ext_fields(fields)
             if not is_found:
-                offset = validation.nothing(asked, header)
+                offset = validation.validate_empty(asked, header)
                 validation.made_progress(offset)
             else:
                 block = frame_messages(body, QUEUE)
-                believed = validation.found(block, asked, header, passes_over=True)
+                believed = validation.validate_found(block, asked, header, passes_over=True)
                 assert not believed.bad, "nothing is stored corrupt"
                 offset = believed.next_offset
                 for message in block.messages:

@@ -62,7 +62,7 @@ async def test_a_retry_topic_that_was_deleted_is_made_anew_by_a_heartbeat(
         await eventually(lambda: broker.pulled_offsets(retries) == [0], "the retry topic is pulled")
         monkeypatch.setattr(m.client.heartbeat, "send_heartbeats_soon", lambda: beats.append("soon"))
         broker.answer_pull(retries, Reply(ResponseCode.TOPIC_NOT_EXIST, "not exist, apply first please"))
-        m.consumer._rebalance.assigned[retries].restart()
+        m.consumer._rebalance.assigned[retries].restart_loop()
         await eventually(lambda: beats == ["soon"], "a heartbeat is asked for")
         await eventually(lambda: len(broker.pulled_offsets(retries)) == 3, "it is pulled again")
 

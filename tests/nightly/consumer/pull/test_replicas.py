@@ -29,7 +29,7 @@ def silence(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a peer take requests and answer none, as a stopped process."""
     monkeypatch.setattr("rmqd.client.remoting.remoting_client.SILENCE_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.offsets.broker_store.OFFSET_TIMEOUT_SECONDS", 0.2)
-    monkeypatch.setattr("rmqd.consumer.health.watchdog.TICK_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.health.watchdog.CHECK_INTERVAL_SECONDS", 0.05)
     for code in RequestCode:
         peer.on(code, None)
 
@@ -87,7 +87,7 @@ async def test_a_slave_that_becomes_master_at_its_own_address(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, flowing: ManualClock
 ) -> None:
     """As by a controller: it has the offsets of ten seconds ago, and gets ours; the old master is asked no more."""
-    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.RENEW_SECONDS", 600)
+    monkeypatch.setattr("rmqd.consumer.rebalance.ownership.RENEW_INTERVAL_SECONDS", 600)
     broker, queue = cluster.broker, cluster.queue
     await broker.store(queue, b"0", b"1")
     async with cluster.member(seen, clock=flowing):
@@ -225,7 +225,7 @@ async def test_a_broker_that_is_busy_is_asked_less_and_less_often(
     cluster: Replicated, seen: Seen, monkeypatch: pytest.MonkeyPatch, code: ResponseCode, flowing: ManualClock
 ) -> None:
     """And told of once."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.BROKER_FLOW_CONTROL_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.FLOW_CONTROL_PAUSE_SECONDS", 0.05)
     broker, queue = cluster.broker, cluster.queue
     broker.answer_pull(queue, *[Reply(code, "[REJECTREQUEST]system busy, start flow control for a while")] * 100)
     await broker.store(queue, b"0")

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.rebalance.membership import KEEP_SECONDS, MISSING_BROKER_SECONDS
+from rmqd.consumer.rebalance.membership import KEEP_QUEUES_SECONDS, MISSING_BROKER_SECONDS
 from rmqd.consumer.rebalance.rebalance import MemberShare, QueueDivision
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.headers.group_headers import GetConsumerListByGroupRequestHeader
@@ -99,7 +99,7 @@ async def test_a_broker_that_is_away_for_long_is_given_up(two: Two, seen: Seen, 
         with capture_logs() as logs:
             await eventually(lambda: [e for e in logs if e["event"] == "broker.away"], "it is said")
         assert held(m) == {"a": 2, "b": 2}
-        flowing.turn(KEEP_SECONDS)
+        flowing.turn(KEEP_QUEUES_SECONDS)
         await eventually(lambda: held(m) == {"a": 2}, "they are given up")
 
 

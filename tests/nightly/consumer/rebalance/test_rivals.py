@@ -20,10 +20,10 @@ def leaves_after(own: str, other: str, *, running: bool = False) -> float:
     clock = ManualClock()
     conflict = EngineConflict("g", own, clock)
     if running:
-        assert conflict.seen(())
+        assert conflict.may_consume(())
     start = clock.now
     try:
-        while conflict.seen([other]) == running:
+        while conflict.may_consume([other]) == running:
             clock.turn(0.5)
             assert clock.now - start < 100, "it never leaves"
     except GroupHeldElsewhereError:
@@ -34,15 +34,13 @@ def leaves_after(own: str, other: str, *, running: bool = False) -> float:
 def test_for_a_local_member_all_drivers_on_spark_are_rivals_and_for_those_everybody() -> None:
     everybody = {LOCAL, "10.0.0.9@9#9", SPARK, OTHER_SPARK}
     clock = ManualClock()
-    assert EngineConflict("g", LOCAL, clock).among(everybody) == {SPARK, OTHER_SPARK}
-    assert EngineConflict("g", SPARK, clock).among(everybody) == everybody - {SPARK}
+    assert EngineConflict("g", LOCAL, clock).other_engine_members(everybody) == {SPARK, OTHER_SPARK}
+    assert EngineConflict("g", SPARK, clock).other_engine_members(everybody) == everybody - {SPARK}
 
 
 def test_a_name_that_only_contains_the_sign_is_no_driver() -> None:
-    assert (
-        EngineConflict("g", LOCAL, ManualClock()).among({"spark-1@7#1", "10.0.0.1@my-spark-1", "10.0.0.1@7#1@spark-x"})
-        == set()
-    )
+    members = {"spark-1@7#1", "10.0.0.1@my-spark-1", "10.0.0.1@7#1@spark-x"}
+    assert EngineConflict("g", LOCAL, ManualClock()).other_engine_members(members) == set()
 
 
 def test_of_two_that_are_new_one_leaves_at_once_and_the_other_waits_for_that() -> None:
@@ -69,24 +67,24 @@ def test_among_several_one_senior_is_enough_to_make_a_junior_and_the_first_is_na
     """A driver between two others is junior to one of them."""
     conflict = EngineConflict("g", SPARK, ManualClock())
     with pytest.raises(GroupHeldElsewhereError, match=r"10\.0\.0\.1"):
-        conflict.seen([OTHER_SPARK, "10.0.0.1@spark-7#1"])
+        conflict.may_consume([OTHER_SPARK, "10.0.0.1@spark-7#1"])
 
 
 def test_one_that_goes_away_again_is_forgotten() -> None:
     clock = ManualClock()
     conflict = EngineConflict("g", LOCAL, clock)
     for _ in range(10):
-        assert not conflict.seen([SPARK])
+        assert not conflict.may_consume([SPARK])
         clock.turn(JOINING_SECONDS - 0.5)
-        assert not conflict.seen([SPARK])
-        conflict.seen(())
+        assert not conflict.may_consume([SPARK])
+        conflict.may_consume(())
         conflict.clear = False
 
 
 def test_the_log_and_the_error_name_both_places() -> None:
     conflict = EngineConflict("g", SPARK, ManualClock())
     with capture_logs() as logs, pytest.raises(GroupHeldElsewhereError) as caught:
-        conflict.seen([LOCAL])
+        conflict.may_consume([LOCAL])
     assert logs == [
         {
             "event": "group_held_elsewhere",

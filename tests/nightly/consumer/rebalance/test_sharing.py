@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from rmqd.consumer.allocate import AllocateStrategy, ByConfig
+from rmqd.consumer.allocate import AllocateByConfig, AllocateStrategy
 from rmqd.wire.message_queue import MessageQueue
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
@@ -36,7 +36,7 @@ async def test_queues_that_are_written_down_are_taken_whoever_is_there(broker: S
     broker.members[GROUP] += ["0@java"]
     named = (MessageQueue(TOPIC, "a", 1), MessageQueue(TOPIC, "a", 3), MessageQueue(RETRY, "a", 0))
     async with member(
-        broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("by_config", ByConfig(named))
+        broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("by_config", AllocateByConfig(named))
     ) as running:
         await eventually(lambda: running.owned() == {(TOPIC, 1)}, "the one that exists is taken")
         found = problem(running)
@@ -51,7 +51,7 @@ async def test_who_names_no_retry_queue_is_told(broker: ScriptedBroker, topics: 
     named = tuple(MessageQueue(topic, "a", 0) for topic in topics)
     with capture_logs() as logs:
         async with member(
-            broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("by_config", ByConfig(named))
+            broker.peer.address, Seen(), allocate_strategy=AllocateStrategy("by_config", AllocateByConfig(named))
         ) as running:
             await eventually(lambda: running.owned() == {(TOPIC, 0)}, "it runs")
     assert [line["topic"] for line in logs if line["event"] == "rebalance.retries_left_out"] == [RETRY] * told

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmqd.handler_api.leases import postgresql_store
-from rmqd.handler_api.leases.lease_opening import StoreName, open_store
+from rmqd.handler_api.leases.lease_opening import StoreName, create_claim_store
 from rmqd.handler_api.leases.lease_store import ClaimState, ClaimStoreError, ClaimTerms
 from tests.client.remoting.silent_line import SilentLine
 from tests.handler_api.leases.test_stores import (
@@ -63,8 +63,8 @@ def store_name(request: pytest.FixtureRequest) -> StoreName:
 async def test_a_postgresql_that_is_away_says_so_and_is_used_once_it_is_back(
     postgresql: PostgresqlServer, database: str
 ) -> None:
-    store = open_store("postgresql", database, ClaimTerms("shop", "1", LONG, LONG))
-    other = open_store("postgresql", database, ClaimTerms("shop", "2", LONG, LONG))
+    store = create_claim_store("postgresql", database, ClaimTerms("shop", "1", LONG, LONG))
+    other = create_claim_store("postgresql", database, ClaimTerms("shop", "2", LONG, LONG))
     await store.claim([A, B], "1:1")
     await store.confirm([A], "1:1")
     postgresql.kill()
@@ -94,7 +94,7 @@ async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connect
     monkeypatch.setattr(postgresql_store, "CALL_SECONDS", 1.0)
     async with SilentLine(postgresql.port) as line:
         url = database.replace(f"127.0.0.1:{postgresql.port}", line.address)
-        store = open_store("postgresql", url, ClaimTerms("shop", "1", LONG, LONG))
+        store = create_claim_store("postgresql", url, ClaimTerms("shop", "1", LONG, LONG))
         await asyncio.gather(*(store.claim([("orders", str(number))], "1:1") for number in range(20)))
         await eventually(lambda: line.open > 1, "it has several connections")
         accepted = line.accepted
@@ -109,7 +109,7 @@ async def test_a_postgresql_that_falls_silent_says_so_and_is_used_by_new_connect
 
 @pytest.mark.process
 async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_server: RedisServer) -> None:
-    store = open_store("redis", redis_server.url, ClaimTerms("shop", "1", LONG, LONG))
+    store = create_claim_store("redis", redis_server.url, ClaimTerms("shop", "1", LONG, LONG))
     await store.claim([A], "1:1")
     redis_server.kill()
     try:
@@ -124,7 +124,7 @@ async def test_a_redis_that_is_away_says_so_and_is_used_once_it_is_back(redis_se
 async def test_a_file_that_cannot_be_written_says_so_with_its_path(tmp_path: Path) -> None:
     place = tmp_path / "claims.sqlite3"
     place.write_text("this is no database, and it is longer than a header of one would be: " + "x" * 100)
-    store = open_store("sqlite", str(place), ClaimTerms("shop", "1", LONG, LONG))
+    store = create_claim_store("sqlite", str(place), ClaimTerms("shop", "1", LONG, LONG))
 
     with pytest.raises(ClaimStoreError, match=r"claims\.sqlite3: file is not a database"):
         await store.claim([A], "1:1")
@@ -137,7 +137,7 @@ async def test_many_may_create_one_file_at_once(tmp_path: Path) -> None:
     """SQLite refuses those that are not first; all of them wait."""
     for number in range(20):
         place = str(tmp_path / f"{number}.sqlite3")
-        stores = [open_store("sqlite", place, ClaimTerms("shop", str(owner), LONG, LONG)) for owner in range(6)]
+        stores = [create_claim_store("sqlite", place, ClaimTerms("shop", str(owner), LONG, LONG)) for owner in range(6)]
         answers = await asyncio.gather(*(store.claim([A], f"{owner}:1") for owner, store in enumerate(stores)))
         assert [answers.count([OURS]), answers.count([HELD])] == [1, 5]
         for store in stores:

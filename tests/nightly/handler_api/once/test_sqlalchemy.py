@@ -17,7 +17,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable
 
 from rmqd import AlreadyHandled
-from rmqd.handler_api.once.once_group import once_of
+from rmqd.handler_api.once.once_group import once_for_group
 from rmqd.handler_api.once.sqlalchemy_connection import HANDLED
 from rmqd.wire.message_queue import Identity
 from rmqd.wire.messages.message import once_in_group
@@ -56,7 +56,7 @@ def test_a_table_that_ignores_case_takes_no_message_for_another(url: str) -> Non
     with engine.begin() as connection:
         connection.execute(text(f"CREATE TABLE rmqd_handled ({texts}, PRIMARY KEY (consumer_group, topic, msg_id))"))
         connection.execute(text("INSERT INTO rmqd_handled VALUES ('SHOP', 'T1', 'a')"))
-    token = once_in_group.set(once_of("shop", partial(Identity, "c1", "", "shop")))
+    token = once_in_group.set(once_for_group("shop", partial(Identity, "c1", "", "shop")))
     with engine.begin() as connection:
         attempt(connection)
     with engine.begin() as connection, pytest.raises(AlreadyHandled):

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.errors import ConfigError, RmqdError
-from rmqd.handler_api.decisions import Outcome, decision_of
+from rmqd.handler_api.decisions import Outcome, decision_for_error
 from rmqd.plugins.rocketmq_handler import RocketMq, RocketMqOptions
 from rmqd.testing import RocketMQ, make_batch, make_message
 from tests.plugins.forwarding.test_forwarding import forward, here, there
@@ -65,7 +65,7 @@ async def test_a_batch_as_a_whole_waits_for_a_cluster_that_is_away() -> None:
         await handler.handle(batch)
     await handler.stop()
 
-    assert decision_of(raised.value).outcome is Outcome.AGAIN
+    assert decision_for_error(raised.value).outcome is Outcome.AGAIN
     assert 0 < [line["event"] for line in logs].count("forward.retried") < len(batch)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmqd.consumer.handling.handler_failures import PAST_DEADLINE
+from rmqd.consumer.handling.handler_failures import DEADLINE_CANCEL_MESSAGE
 from rmqd.testing import make_batch, make_message
 from tests.plugins.worker_processes.pools import pooled
 from tests.plugins.worker_processes.scene import QUEUES, Scene, scene
@@ -199,7 +199,7 @@ async def test_a_hang_costs_the_message_of_the_call_an_attempt(tmp_path: Path) -
     async with pooled(TYPED) as handler:
         call = asyncio.create_task(handler.handle(batch))
         await eventually(begun.exists, "the second call hangs", 60)
-        call.cancel(PAST_DEADLINE)
+        call.cancel(DEADLINE_CANCEL_MESSAGE)
         with pytest.raises(asyncio.CancelledError):
             await call
     assert {index: one.outcome.value for index, one in batch.decisions().items()} == {0: "ack", 1: "retry", 2: "again"}

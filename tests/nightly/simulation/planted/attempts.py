@@ -18,12 +18,12 @@ def gives_up_early(patch: pytest.MonkeyPatch) -> None:
 @plant
 def retries_at_once(patch: pytest.MonkeyPatch) -> None:
     """A retry uses the lowest delay level, whatever the handler and the group want."""
-    right = SendBack.by_broker
+    right = SendBack.send_back
 
     async def by_broker(self: SendBack, message: Message, delay_level: int) -> bool:
         return await right(self, message, min(delay_level, 1) or 1)
 
-    patch.setattr(SendBack, "by_broker", by_broker)
+    patch.setattr(SendBack, "send_back", by_broker)
 
 
 @plant(needs=orderly)

@@ -228,18 +228,18 @@ def begins_before_it_has_the_lock(patch: pytest.MonkeyPatch) -> None:
 def begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
     """A queue without a stored offset begins at its end, even if the group must begin at the first one."""
     from rmqd.client.api.offset_requests import get_max_offset
-    from rmqd.consumer.offsets.start_offsets import StartPolicy
+    from rmqd.consumer.offsets.start_offsets import StartOffsetPolicy
 
-    async def first(self: StartPolicy, queue: MessageQueue) -> int:
+    async def first(self: StartOffsetPolicy, queue: MessageQueue) -> int:
         return await self._ask(get_max_offset, queue)
 
-    patch.setattr(StartPolicy, "_first", first)
+    patch.setattr(StartOffsetPolicy, "_first", first)
 
 
 @plant(needs=both(orderly, tries("suspend")))
 def consumed_elsewhere_unnoticed(patch: pytest.MonkeyPatch) -> None:
     """After a lock is lost and regained, the member does not check whether another member owned the queue meanwhile."""
-    patch.setattr(RemoteBrokerOffsetStore, "wrote", lambda self, queue, stored: True)
+    patch.setattr(RemoteBrokerOffsetStore, "may_have_committed", lambda self, queue, stored: True)
 
 
 @plant(needs=orderly)
@@ -249,7 +249,7 @@ def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
     async def win_back(self: AssignedQueue, loop: PullLoop) -> None:
         await self._context.ownership.acquire(self.message_queue, self._lost)
         self._is_doubtful = False
-        loop.start_again(loop.process_queue.next_offset, "lock_lost")
+        loop.restart_at(loop.process_queue.next_offset, "lock_lost")
 
     patch.setattr(AssignedQueue, "_win_back", win_back)
 
@@ -257,4 +257,4 @@ def cache_dropped_when_a_lock_is_won_back(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(pulls, is_whole, begins_with_many_queues))
 def first_commits_side_by_side(patch: pytest.MonkeyPatch) -> None:
     """A group's first commits of a topic are sent in parallel, so each creates the broker's table again."""
-    patch.setattr(FirstCommits, "is_begun", lambda self, queue: True)
+    patch.setattr(FirstCommits, "has_table", lambda self, queue: True)

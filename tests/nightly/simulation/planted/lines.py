@@ -151,7 +151,7 @@ def one_connection_for_each_caller(patch: pytest.MonkeyPatch) -> None:
     async def connection(self: ConnectionPool, address: str) -> RemotingConnection:
         if (known := self._connections.get(address)) is not None:
             return known
-        self.breakers.check_rest(address)
+        self.breakers.raise_during_pause(address)
         return await self._open(address)
 
     patch.setattr(ConnectionPool, "connection", connection)

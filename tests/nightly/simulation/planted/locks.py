@@ -31,7 +31,9 @@ from tests.nightly.simulation.planted.registry import (
 def former_owner_not_waited_for(patch: pytest.MonkeyPatch) -> None:
     """A new owner begins without a request for the queue's lock."""
 
-    async def acquire(self: QueueOwnership, queue: MessageQueue, on_lost: Any, notice_seconds: float = 0.0) -> bool:
+    async def acquire(
+        self: QueueOwnership, queue: MessageQueue, on_lost: Any, max_notice_delay_seconds: float = 0.0
+    ) -> bool:
         self._owned.add(queue)
         return True
 
@@ -54,14 +56,14 @@ def first_second_alone(patch: pytest.MonkeyPatch) -> None:
     """A member that sees no others acquires queues at once, though others may only have lost their connections."""
     patch.setattr("rmqd.consumer.rebalance.ownership.MISSING_MEMBER_SECONDS", 0.0)
     patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.membership.RETURN_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.MEMBER_RETURN_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))
 def locks_broken_at_once(patch: pytest.MonkeyPatch) -> None:
     """The locks of a member whose connection was cut are broken before the member could return."""
     patch.setattr("rmqd.consumer.rebalance.membership.MISSING_MEMBER_SECONDS", 0.0)
-    patch.setattr("rmqd.consumer.rebalance.membership.RETURN_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.membership.MEMBER_RETURN_SECONDS", 0.0)
 
 
 @plant(needs=tries("blink"))
@@ -108,7 +110,9 @@ def owner_locks_not_renewed(patch: pytest.MonkeyPatch) -> None:
 def orderly_lock_not_asked(patch: pytest.MonkeyPatch) -> None:
     """A member of an orderly group begins without the queue's lock."""
 
-    async def acquire(self: QueueLock, queue: MessageQueue, on_lost: Any, notice_seconds: float = 0.0) -> bool:
+    async def acquire(
+        self: QueueLock, queue: MessageQueue, on_lost: Any, max_notice_delay_seconds: float = 0.0
+    ) -> bool:
         self._answered(queue, granted=False, until=0.0)
         self._leases[queue] = _ForEver(self._now, float("inf"), None, on_lost)
         return True
@@ -140,13 +144,13 @@ def orderly_lock_outlives_its_connection(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("restart"))
 def orderly_lock_of_a_restarted_broker_taken(patch: pytest.MonkeyPatch) -> None:
     """A member that was locked out gets a lock that a restarted broker has forgotten, before its owner requests it."""
-    patch.setattr("rmqd.consumer.rebalance.queue_lock.RESTART_SECONDS", 0.0)
+    patch.setattr("rmqd.consumer.rebalance.queue_lock.BROKER_RESTART_SECONDS", 0.0)
 
 
 @plant(needs=both(calm, orderly, pulled))
 def orderly_lock_not_renewed(patch: pytest.MonkeyPatch) -> None:
     """An orderly group's locks are not renewed, and expire again and again."""
-    patch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_SECONDS", float("inf"))
+    patch.setattr("rmqd.consumer.rebalance.queue_lock.RENEW_INTERVAL_SECONDS", float("inf"))
 
 
 @plant(needs=orderly)
@@ -195,10 +199,10 @@ def lock_that_is_lost_is_not_won_back(patch: pytest.MonkeyPatch) -> None:
     right = QueueLock.acquire
 
     async def acquire(
-        self: QueueLock, queue: MessageQueue, lost: Callable[[], None], notice_seconds: float = 0.0
+        self: QueueLock, queue: MessageQueue, lost: Callable[[], None], max_notice_delay_seconds: float = 0.0
     ) -> bool:
         if queue in self._leases:
             await self._clock.sleep(10.0**6)
-        return await right(self, queue, lost, notice_seconds)
+        return await right(self, queue, lost, max_notice_delay_seconds)
 
     patch.setattr(QueueLock, "acquire", acquire)

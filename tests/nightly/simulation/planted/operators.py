@@ -23,9 +23,9 @@ def no_resume(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=breaks("filter_otherwise"))
 def old_filter_announced(patch: pytest.MonkeyPatch) -> None:
     """A changed filter is neither sent to brokers nor used."""
-    right = live_change.change_while_running
+    right = live_change.change_running_group
 
     async def change(context: GroupContext, rebalance: Any, options: ConsumerOptions) -> None:
         await right(context, rebalance, replace(options, subscriptions=context.options.subscriptions))
 
-    patch.setattr("rmqd.consumer.push_consumer.change_while_running", change)
+    patch.setattr("rmqd.consumer.push_consumer.change_running_group", change)

@@ -37,7 +37,7 @@ def acknowledged_before_it_is_handled(patch: pytest.MonkeyPatch) -> None:
 
     def put(self: PopProcessQueue, block: MessageBlock, next_offset: int, held: Any = ()) -> None:
         assert isinstance(block, PopBlock)
-        self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
+        self._receipts.acknowledge(block, block.unsettled_offsets(block.messages), self.stats)
         right(self, block, next_offset, held)
 
     patch.setattr(PopProcessQueue, "put", put)
@@ -65,11 +65,11 @@ def only_the_first_of_a_block_is_acknowledged(patch: pytest.MonkeyPatch) -> None
 def acknowledged_while_handlers_have_the_rest(patch: pytest.MonkeyPatch) -> None:
     """With the first finished message of a pop, all its messages are acknowledged."""
 
-    def settle_finished(self: PopProcessQueue, block: PopBlock) -> None:
+    def acknowledge_finished(self: PopProcessQueue, block: PopBlock) -> None:
         if any(message.finished for message in block.messages):
-            self._receipts.acknowledge(block, block.unsettled(block.messages), self.stats)
+            self._receipts.acknowledge(block, block.unsettled_offsets(block.messages), self.stats)
 
-    patch.setattr(PopProcessQueue, "settle_finished", settle_finished)
+    patch.setattr(PopProcessQueue, "acknowledge_finished", acknowledge_finished)
 
 
 @plant(needs=pops)
@@ -77,7 +77,7 @@ def acknowledged_though_given_back(patch: pytest.MonkeyPatch) -> None:
     """A message that must be retried is hidden, and then acknowledged by its new handle as if it had been handled."""
 
     async def retry_later(self: PopReceipts, block: PopBlock, offset: int, seconds: float) -> None:
-        await self.renew(block, offset, round(seconds * 1000))
+        await self.extend_invisible_time(block, offset, round(seconds * 1000))
 
     patch.setattr(PopReceipts, "retry_later", retry_later)
 
@@ -158,7 +158,7 @@ def shown_again_and_handled(patch: pytest.MonkeyPatch) -> None:
         for process_queue in self.loop.process_queues:
             for block in process_queue.blocks:
                 assert isinstance(block, PopBlock)
-                self._receipts.show_again(block, process_queue.unhandled_offsets(block))
+                self._receipts.make_visible(block, process_queue.unhandled_offsets(block))
 
     patch.setattr(PopAssignment, "_show_waiting", show_waiting)
 

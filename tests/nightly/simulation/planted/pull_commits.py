@@ -45,7 +45,7 @@ def pull_commits_beside_other_commits(patch: pytest.MonkeyPatch) -> None:
     async def over(self: PullCommits, queue: MessageQueue, read: object) -> OffsetRead | None:
         return None
 
-    patch.setattr(PullCommits, "over", over)
+    patch.setattr(PullCommits, "wait_for_end", over)
     patch.setattr(RemoteBrokerOffsetStore, "_is_free", lambda self, queue: True)
 
 

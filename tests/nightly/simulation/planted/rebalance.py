@@ -104,7 +104,7 @@ def retry_queue_nobodys(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(_of_two_brokers, tries("crash")))
 def queues_of_an_absent_broker_given_up(patch: pytest.MonkeyPatch) -> None:
     """A queue whose broker has no route loses its owner; the next owner continues at the last written offset."""
-    patch.setattr(MissingBrokerQueues, "kept", lambda self, topic, held: frozenset[MessageQueue]())
+    patch.setattr(MissingBrokerQueues, "kept_queues", lambda self, topic, held: frozenset[MessageQueue]())
 
 
 @plant(needs=both(_of_one_broker, tries("crash")))
@@ -116,7 +116,7 @@ def short_lists_believed(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=tries("unlisted"))
 def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
     """A broker whose list lacks this member gets no heartbeat, and its list is used anyway."""
-    right, is_whole = MemberList.of, MemberList._is_whole
+    right, is_whole = MemberList.client_ids_for, MemberList._is_whole
 
     async def of(self: MemberList, topic: str) -> list[str] | None:
         beat = self._context.client.heartbeat.send_heartbeat_to
@@ -133,7 +133,7 @@ def list_without_us_believed(patch: pytest.MonkeyPatch) -> None:
     def may_lack_us(self: MemberList, address: str, members: list[str]) -> bool:
         return is_whole(self, address, [*members, self._context.client.client_id])
 
-    patch.setattr(MemberList, "of", of)
+    patch.setattr(MemberList, "client_ids_for", of)
     patch.setattr(MemberList, "_is_whole", may_lack_us)
 
 
@@ -170,10 +170,10 @@ def passes_without_pause(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=both(concurrently, tries("part")))
 def one_list_is_enough(patch: pytest.MonkeyPatch) -> None:
     """A rebalance without a list of members takes this member for the only one."""
-    right = MemberList.of
+    right = MemberList.client_ids_for
 
     async def of(self: MemberList, topic: str) -> Collection[str]:
         members = await right(self, topic)
         return [self._context.client.client_id] if members is None else members
 
-    patch.setattr(MemberList, "of", of)
+    patch.setattr(MemberList, "client_ids_for", of)

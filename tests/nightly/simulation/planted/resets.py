@@ -26,7 +26,7 @@ def told_reset_ignored(patch: pytest.MonkeyPatch) -> None:
     async def reset(self: OffsetMoves, offset: int) -> None:
         return
 
-    patch.setattr(OffsetMoves, "reset", reset)
+    patch.setattr(OffsetMoves, "apply_reset", reset)
 
 
 @plant(needs=tries("rewind_by_push"))
@@ -42,7 +42,7 @@ def pushed_reset_ignored(patch: pytest.MonkeyPatch) -> None:
 @plant(needs=is_told)
 def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
     """A queue is set to an operator's offset again three seconds later, after it has progressed."""
-    right, later = OffsetMoves.reset, set[asyncio.Task[None]]()
+    right, later = OffsetMoves.apply_reset, set[asyncio.Task[None]]()
 
     async def reset(self: OffsetMoves, offset: int) -> None:
         await right(self, offset)
@@ -52,14 +52,14 @@ def reset_obeyed_twice(patch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(3.0)
         await right(moves, offset)
 
-    patch.setattr(OffsetMoves, "reset", reset)
+    patch.setattr(OffsetMoves, "apply_reset", reset)
 
 
 @plant(needs=is_told)
 def reset_keeps_the_cache(patch: pytest.MonkeyPatch) -> None:
     """A reset is stored, but the cache is kept: the next commit overwrites the reset."""
-    patch.setattr(PulledQueue, "start_again", lambda self, offset, because: None)
-    patch.setattr(PullLoop, "start_again", lambda self, offset, because: None)
+    patch.setattr(PulledQueue, "restart_at", lambda self, offset, because: None)
+    patch.setattr(PullLoop, "restart_at", lambda self, offset, because: None)
 
 
 @plant(needs=tries("rewind"))

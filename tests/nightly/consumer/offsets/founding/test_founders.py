@@ -70,7 +70,7 @@ async def test_a_broker_that_fails_when_the_starts_are_looked_at_again_has_not_f
 
     broker.peer.on(UPDATE, update)
     with pytest.raises(BrokerError, match="not now"):
-        await at_brokers(client, clock).ensure()
+        await at_brokers(client, clock).store_if_new_group()
 
 
 async def test_a_topic_that_may_not_be_read_does_not_keep_a_known_group_from_its_others(
@@ -84,7 +84,7 @@ async def test_a_topic_that_may_not_be_read_does_not_keep_a_known_group_from_its
 
     broker.peer.on(QUERY, query)
     start_offsets = at_brokers(client, clock, subscriptions=[TOPIC, "secret"])
-    await start_offsets.ensure()
+    await start_offsets.store_if_new_group()
     assert broker.offsets == {(GROUP, queue): 7}
 
 
@@ -94,9 +94,9 @@ async def test_a_broadcasting_group_waits_a_minute_for_a_broker_that_fails_and_o
     two.b.peer.on(MAX, NOT_NOW)
     start_offsets = await in_file(two_client, clock, tmp_path)
     with pytest.raises(BrokerError, match="not now"):
-        await start_offsets.ensure()
+        await start_offsets.store_if_new_group()
     clock.turn(BROKER_GRACE_SECONDS)
-    await start_offsets.ensure()
+    await start_offsets.store_if_new_group()
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
     assert (start_offsets.is_deferred(a), start_offsets.is_deferred(b)) == (False, True)
 

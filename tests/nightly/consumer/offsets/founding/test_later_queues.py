@@ -179,7 +179,7 @@ async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_los
     """The others are consumed after a while. It begins, when it comes back, where it was when the group was founded."""
     monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.BROKER_GRACE_SECONDS", 0.1)
     monkeypatch.setattr("rmqd.consumer.offsets.start_offsets.CLOCK_TOLERANCE_MS", 0)
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
     await two.a.store(a, b"old")
     await two.b.store(b, b"old", store_timestamp=1000)
@@ -195,7 +195,7 @@ async def test_a_broker_that_is_silent_while_the_group_is_founded_is_neither_los
 
 async def test_a_silent_broker_may_know_the_group(two: Two, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is decided without it at first: the queues of the other broker may be later ones."""
-    monkeypatch.setattr("rmqd.consumer.pull.pull_request.EXCEPTION_DELAY_SECONDS", 0.05)
+    monkeypatch.setattr("rmqd.consumer.pull.pull_request.FAILED_PULL_PAUSE_SECONDS", 0.05)
     a, b = MessageQueue(TOPIC, "a", 0), MessageQueue(TOPIC, "b", 0)
     await two.a.store(a, b"a0")
     know(two.b, b)
