@@ -235,7 +235,8 @@ async def a_message_that_comes_back_again_and_again(stage: Stage) -> AsyncIterat
     """The others of its group are handled."""
     topic = stage.topic(1)
     stage.send(topic, 10, 1)
-    async with stage.member(fail_at("m2"), topic, delay_level_when_next_consume=1, poll_seconds=1):
+    endless = {"delay_level_when_next_consume": 1, "max_reconsume_times": 1000}  # 16 may be over too soon
+    async with stage.member(fail_at("m2"), topic, **endless, poll_seconds=1):
         yield "[m2] (sent back "
 
 
