@@ -147,8 +147,8 @@ def _decide(status: int, output: str) -> None:
 class _Output:
     """The command's output. Only the last part is kept.
 
-    It uses its own pipe: with asyncio's pipes, waiting for a process lasts until they are closed, and so as long as any
-    background process of the command runs.
+    It has its own pipe. With asyncio's pipes, `wait` returns only when they are closed, and a background process of the
+    command can keep them open.
     """
 
     def __init__(self) -> None:

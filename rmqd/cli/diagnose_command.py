@@ -23,7 +23,7 @@ with import_lazily():
     from rmqd.operate.queries import diagnosis_queries
 
 WIDTH = 80
-_NO_BREAK = "\0"  # a character that commands do not contain
+_NO_BREAK = "\0"  # takes the place of spaces at which a command must not be wrapped
 
 
 def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> None:

@@ -226,7 +226,7 @@ def replay(
         brokers: broker_queries.Brokers,
     ) -> tuple[dead_letter_replay.DeadLetterPlan, list[group_reader.MemberReport], dict[str, RmqdError]]:
         plan, errors = await selection.plan(brokers, to_write=not confirmation.dry_run)
-        members, unasked = await dead_letter_replay.receiving_members(brokers, selection.name)
+        members, unasked = await dead_letter_replay.members_that_get_copies(brokers, selection.name)
         return plan, members, {**errors, **unasked}
 
     plan, members, unasked = target.ask_brokers(make)

@@ -245,6 +245,6 @@ def _properties(pairs: list[str], taken: Mapping[str, str]) -> dict[str, str]:
     for pair in pairs:
         key, value = name_and_value(pair, "--property", "of the form k=v")
         if key in taken:
-            raise typer.BadParameter(f"{taken[key]} sets {key}; expected only one of them", param_hint="--property")
+            raise typer.BadParameter(f"{taken[key]} sets {key} too; give only one of the two", param_hint="--property")
         properties[key] = value
     return properties

@@ -53,7 +53,7 @@ class MessageAccount:
 
     @property
     def unaccounted(self) -> int:
-        """The messages in no part: 0 at a quiet moment, except messages that the group's filter skips."""
+        """Stored messages that no other number counts: those that the group's filter skips, or that are underway."""
         return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.unhandled
 
 
@@ -203,7 +203,7 @@ ROOMY_SCREEN_LINES: Final = 20  # a view with at least this many lines has room 
 MIN_LIST_LINES: Final = 3  # a list with fewer lines is not shown
 ORDER_KEY_WIDTH: Final = 12
 COLUMN_GAP: Final = "  "
-DEMO_RETRY_DELAYS: Final = "2s, 3s, 4s"  # the delays of retries, from the third delay level of the demo's broker on
+DEMO_RETRY_DELAYS: Final = "2s, 3s, 4s"  # the delays of the first three retries at the demo's broker
 USUAL_RETRY_DELAYS: Final = "10s, 30s, 1m"
 STYLE_BY_OUTCOME: Final = {"acked": "green", "retried": "magenta", "dead letter": "red"}
 

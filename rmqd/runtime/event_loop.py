@@ -64,9 +64,8 @@ def signals_handled(on_stop: Callable[[signal.Signals], None], on_reload: Callab
 
 
 MEMORY_CHECK_SECONDS: Final = 0.1
-QUIET_MEMORY_CHECK_SECONDS: Final = (
-    0.25  # longer interval while memory does not grow, so that an idle daemon rarely wakes
-)
+# longer interval while memory does not grow, so that an idle daemon rarely wakes
+QUIET_MEMORY_CHECK_SECONDS: Final = 0.25
 NOTABLE_GROWTH_BYTES: Final = 1024 * 1024
 MIN_GROWTH_BYTES: Final = 64 * 1024 * 1024
 _STATM: Final = Path("/proc/self/statm")

@@ -173,7 +173,7 @@ def key(default: object, meaning: str, kind: ValueKind | None = None, *, live: b
 
 
 def with_kinds(options: type[T]) -> type[T]:
-    """Add the kinds of keys to the annotations of a dataclass, so that a pydantic model inherits its keys."""
+    """Annotate the fields of a dataclass with the values that each accepts. Pydantic models can then inherit them."""
     hints = get_type_hints(options)
     for name, declared in options.__dataclass_fields__.items():  # type: ignore[attr-defined]
         kind, about = declared.metadata["key"]

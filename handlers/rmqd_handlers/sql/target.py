@@ -177,7 +177,7 @@ class RowTarget(WriteTarget):
 
 
 def of_statement(connection: Connection, statement: str, parameters: Mapping[str, Value]) -> RowTarget:
-    """Return the target for a statement. Raises TargetError if the options do not have its named parameters."""
+    """Return the target for a statement. Raises TargetError if the statement names a parameter that is not given."""
     made = text(statement)
     named = set(made.compile().params)
     if missing := sorted(named - parameters.keys()):

@@ -50,7 +50,7 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?")
 
 
-class MovedError(AwayError):
+class RedirectError(AwayError):
     """The server refers to another URL. No further call helps until the options name it."""
 
 
@@ -225,10 +225,10 @@ class Webhook:
                 away,
                 left_seconds,
                 "webhook",
-                lambda error: not isinstance(error, MovedError),
+                lambda error: not isinstance(error, RedirectError),
             )
         except AwayError as error:
-            if isinstance(error, MovedError) or error.wait_seconds <= 0:
+            if isinstance(error, RedirectError) or error.wait_seconds <= 0:
                 raise
             later: Suspend | Retry = Retry(delay_level(error.wait_seconds))
             if batch.wait_behind(batch[-1]):  # an orderly group has no delay levels; no message follows the last one
@@ -250,7 +250,7 @@ class Webhook:
             case "dead_letter":
                 raise DeadLetter(said)
             case "wait" if response.has_redirect_location:
-                raise MovedError(said, REDIRECT_RETRY_SECONDS)
+                raise RedirectError(said, REDIRECT_RETRY_SECONDS)
             case "wait" | "retry" as action:
                 wait_seconds = retry_after_seconds(response.headers.get("Retry-After"))
                 self._not_before = max(self._not_before, time.monotonic() + wait_seconds)

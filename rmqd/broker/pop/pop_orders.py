@@ -41,7 +41,7 @@ class OrderInfo:
         """The offsets that are not acknowledged."""
         return [offset for offset in self.offsets if offset not in self.acknowledged]
 
-    def free_at(self) -> int:
+    def next_visible_at(self) -> int:
         """Return the time when its last hidden message is shown again; 0 if all are acknowledged."""
         usual = self.pop_time + self.invisible_time
         return max((self.next_visible.get(offset, usual) for offset in self.missing), default=0)
@@ -78,7 +78,7 @@ class ConsumerOrderInfoManager:
             topic, group, queue_id = name.split(SEPARATOR)
             key, info = GroupQueue(topic, group, int(queue_id)), OrderInfo.from_json(value)
             self._infos[key] = info
-            heappush(self._due, (info.free_at(), key))
+            heappush(self._due, (info.next_visible_at(), key))
 
     def took(
         self, key: GroupQueue, queue: PoppedQueue, attempt_id: str | None, pop_time: int, invisible_time: int,
@@ -103,7 +103,7 @@ class ConsumerOrderInfoManager:
         info = self._infos.get(key)
         if info is None or (attempt_id is not None and attempt_id == info.attempt_id):
             return False
-        return info.free_at() > now_ms
+        return info.next_visible_at() > now_ms
 
     def acknowledge(self, key: GroupQueue, offset: int, pop_time: int) -> int | None:
         """Acknowledge a message. Returns the group's new offset; None if the message is from an earlier pop.
@@ -161,11 +161,11 @@ class ConsumerOrderInfoManager:
 
     def _is_current(self, due_ms: int, key: GroupQueue) -> bool:
         info = self._infos.get(key)
-        return info is not None and info.free_at() == due_ms
+        return info is not None and info.next_visible_at() == due_ms
 
     def _changed(self, key: GroupQueue, info: OrderInfo) -> None:
         self._journal.put(JournalKind.POP_ORDER, key_of(*key), info.to_json().decode())
-        free_at = info.free_at()
+        free_at = info.next_visible_at()
         heappush(self._due, (free_at, key))
         self._wake(free_at)
 

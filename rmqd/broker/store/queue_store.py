@@ -244,7 +244,7 @@ MAX_SCANNED: Final = 800  # Java: maxFilterMessageSize 16000 bytes of entries of
 
 
 class GetMessageStatus(StrEnum):
-    """The outcome of a read. The name is the remark of the response to a pull."""
+    """The outcome of a read. The response to a pull has its name as the remark."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -29,7 +29,7 @@ from rmqd.wire.headers.group_headers import (
 from rmqd.wire.message_queue import MessageQueue
 
 HEARTBEAT_TIMEOUT_SECONDS = 3.0
-LOCK_TIMEOUT_SECONDS = 1.0  # Java: lockBatchMQ
+LOCK_TIMEOUT_SECONDS = 1.0  # as in Java (lockBatchMQ)
 RELAYED_TIMEOUT_SECONDS = 12.0  # longer than a broker waits for a member: AdminBrokerProcessor.callConsumer
 
 

@@ -212,7 +212,7 @@ REQUEST_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class TrafficCounters:
-    """Counters: request durations by code, failures by code and reason, corrupt frames, doubted responses."""
+    """Counters: request durations by code, failures by code and reason, corrupt frames, contradictory responses."""
 
     def __init__(self) -> None:
         self.durations: dict[int, Histogram] = {}

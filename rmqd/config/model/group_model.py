@@ -43,7 +43,7 @@ from rmqd.wire.topics import TRACE_TOPIC
 
 
 class DeduplicateConfig(ConfigSection, DeduplicationOptions):  # type: ignore[misc]  # mypy: see GroupConfig
-    """Leases on messages, before their handler is called, and records of handled messages."""
+    """How a group recognizes messages that it has handled before."""
 
 
 _NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")

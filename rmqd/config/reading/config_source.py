@@ -86,7 +86,7 @@ class ConfigFiles:
 
     @property
     def root_place(self) -> str:
-        """The location of the whole configuration."""
+        """The first character of the first file, where a problem of the whole configuration is shown."""
         return f"{self.files[0]}:1:1"
 
 

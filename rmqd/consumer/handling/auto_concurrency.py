@@ -40,7 +40,7 @@ MIN_INTERVAL_CALLS: Final = 40  # fewest calls of such an interval, at least twi
 MIN_FIRST_INTERVAL_CALLS: Final = 20  # fewest calls of the first interval
 MIN_CALLS_WHILE_CHANGING: Final = 4  # fewest calls while the limit changes
 # most calls that an interval waits for (but at least twice the limit), even if widely varying durations need more
-MAX_INTERVAL_CALLS: Final = 80
+MAX_CALLS_PER_INTERVAL: Final = 80
 MAX_TRIAL_CALLS: Final = 60  # calls in a trial: few, because a trial may reduce the throughput
 MIN_DURATION_SECONDS: Final = 1e-9  # shortest duration, even if the clock did not advance
 BUSY_SHARE: Final = 0.75  # share of the limit that must be in use on average
@@ -54,9 +54,8 @@ GROWTH_FACTOR: Final = 1.1
 FAST_GROWTH_FACTOR: Final = 1.25  # larger steps would exceed the knee so far that the p99 grows by more than half
 STEPS_BEFORE_FAST_GROWTH: Final = 2  # steps up in a row before the limit grows by FAST_GROWTH_FACTOR
 INTERVALS_BETWEEN_TRIALS: Final = 16  # intervals between two trials
-DOUBTFUL_INTERVAL_WEIGHT: Final = (
-    3  # weight of an interval whose calls are slower than the baseline, but not far slower
-)
+# weight of an interval whose calls are slower than the baseline, but not far slower
+DOUBTFUL_INTERVAL_WEIGHT: Final = 3
 TRIAL_LIMIT_SHARE: Final = 0.75  # share of the limit
 EXCLUSION_CALLS: Final = 300  # a limit that a probe showed to be too high stays excluded for this number of calls
 EXCLUSION_CALLS_PER_PROBE_CALL: Final = 30  # the same for each call of the probe, if that is more
@@ -185,7 +184,7 @@ class AutoConcurrency:
 
     def _calls_to_tell(self, difference: float) -> int:
         """Return how many calls show that a difference of their mean duration is not chance (two standard errors)."""
-        return min(MAX_INTERVAL_CALLS, max(MIN_CALLS_WHILE_CHANGING, ceil(4 * self._spread / difference**2)))
+        return min(MAX_CALLS_PER_INTERVAL, max(MIN_CALLS_WHILE_CHANGING, ceil(4 * self._spread / difference**2)))
 
     def _judge(self, duration: float) -> None:
         if self._before is not None and self._compare(duration, *self._before):

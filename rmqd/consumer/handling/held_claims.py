@@ -26,9 +26,8 @@ log = structlog.get_logger(__name__)
 LEASE_SECONDS: Final = 30.0
 RENEW_INTERVAL_SECONDS: Final = LEASE_SECONDS / 3
 PURGE_INTERVAL_SECONDS: Final = 60.0
-FIRST_RETRY_PAUSE_SECONDS: Final = (
-    0.1  # pause before a failed request to the store is retried; doubles with each failure
-)
+# pause before a failed request to the store is retried; doubles with each failure
+FIRST_RETRY_PAUSE_SECONDS: Final = 0.1
 MAX_RETRY_PAUSE_SECONDS: Final = 2.0
 MAX_CLOSE_SECONDS: Final = 3.0  # how long the last confirmations and releases may take
 
@@ -64,7 +63,7 @@ class HeldClaims:
         self._claims: dict[Key, Claim] = {}
         self._confirming: dict[Claim, list[int]] = {}  # finished messages that the store has not confirmed yet
         self._released: list[tuple[float, Held]] = []  # released claims, with the monotonic time
-        self._news = asyncio.Event()  # claims must be released
+        self._news = asyncio.Event()  # set when there are claims to release
 
     def new(self) -> Claim:
         """Return an empty claim."""

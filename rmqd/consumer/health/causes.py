@@ -294,9 +294,8 @@ def make_problem(
     return Problem(cause, evidence.removesuffix("."), step)
 
 
-GROUP_FORBIDDEN_REMARK: Final = (
-    "subscription group no permission"  # PullMessageProcessor: the group's consumeEnable is false
-)
+# PullMessageProcessor: the group's consumeEnable is false
+GROUP_FORBIDDEN_REMARK: Final = "subscription group no permission"
 
 
 def explain_failure(error: RmqdError, group: str = "GROUP", topic: str = "TOPIC") -> Problem:

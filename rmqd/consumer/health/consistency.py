@@ -131,13 +131,11 @@ async def _check_kind_at(client: ClientInstance, topic: str, broker_name: str, a
 
 CHECK_INTERVAL_SECONDS: Final = 60.0
 RETRY_WITHOUT_BROKER_SECONDS: Final = 1.0
-SECOND_CHECK_AFTER_SECONDS: Final = (
-    7.0  # a difference must last longer than a reload takes to reach all members and brokers
-)
+# a difference must last longer than a reload takes to reach all members and brokers
+SECOND_CHECK_AFTER_SECONDS: Final = 7.0
 MAX_QUERIED_MEMBERS: Final = 4  # members that are queried directly in one round; later rounds query the others
-ROUNDS_UNTIL_DIFFERENCE_ENDS: Final = (
-    2  # a difference ends after so many rounds without it, because brokers' answers vary
-)
+# a difference ends after so many rounds without it, because brokers' answers vary
+ROUNDS_UNTIL_DIFFERENCE_ENDS: Final = 2
 
 
 class ConsistencyCheck:

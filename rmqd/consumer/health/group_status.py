@@ -120,7 +120,7 @@ class GroupStatus:
 
 RATE_WINDOW_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 2.0
-FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
+MIN_FAILING_SECONDS: Final = 20.0  # a service that restarts is available again sooner
 MIN_ATTEMPTS: Final = 3
 # at this share of failed attempts a group counts as failing; below, it makes progress
 FAILING_SHARE: Final = 0.9
@@ -132,13 +132,13 @@ class RecentResults:
 
     Call `poll` about every POLL_SECONDS with the group's counters.
 
-    The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least FAILING_SECONDS. Less than
-    one success in ten does not end the row; for a canary, less than one in two. The problem ends when half of the
+    The problem begins after at least MIN_ATTEMPTS failed attempts in a row, over at least MIN_FAILING_SECONDS. Less
+    than one success in ten does not end the row; for a canary, less than one in two. The problem ends when half of the
     attempts succeed. It also lasts while the group has no messages, because nothing shows yet that the handler works.
     """
 
     def __init__(self, clock: Clock, group: str = "GROUP", canary: Canary | None = None) -> None:
-        """`group` is the group's name for the next step."""
+        """`group` is the name that the commands in the problem's next step use."""
         self._problem: Problem | None = None
         self._group = group
         self._canary = canary
@@ -196,7 +196,7 @@ class RecentResults:
         if vain and not self._vain:
             self._vain_since = now
         self._vain += vain
-        if self._vain >= MIN_ATTEMPTS and now - self._vain_since >= FAILING_SECONDS and (vain or self._problem):
+        if self._vain >= MIN_ATTEMPTS and now - self._vain_since >= MIN_FAILING_SECONDS and (vain or self._problem):
             self._problem = _problem(self._vain, errors, self._group, self._canary)
 
 

@@ -63,7 +63,7 @@ class LiteSource(PopSource):
 
     def __init__(self, context: GroupContext, receipts: PopReceipts, message_queue: MessageQueue) -> None:
         super().__init__(context, receipts, message_queue)
-        self._started: set[str] = set()  # lite topics with a start offset
+        self._started: set[str] = set()  # lite topics whose start offset is known to the broker
         self._sooner = asyncio.Event()
         self._passed_over = UnhandledPops()
 

@@ -319,5 +319,5 @@ class CustomOffsetStore(RemoteBrokerOffsetStore):
         brokers = [] if route is None else route.broker_datas
         cluster = next((one.cluster for one in brokers if one.broker_name == queue.broker_name), "")
         cluster = self._client.cluster_id.id or cluster  # many clusters share a name
-        users = filter(None, (cluster, self._client.options.namespace_v2))  # the other namespace is part of the names
+        users = filter(None, (cluster, self._client.options.namespace_v2))  # the names begin with the older `namespace`
         return StoredQueue("+".join(users), self._key_group, queue.topic, queue.broker_name, queue.queue_id)

@@ -45,13 +45,11 @@ from rmqd.errors import RmqdError
 from rmqd.runtime.clock import Clock, suspended_seconds, wait_for_tick
 from rmqd.wire.message_queue import MessageQueue
 
-TOLERATED_STEP_DELAY_SECONDS: Final = (
-    1.0  # tolerated delay of a step: a new owner waits longer than a step plus this delay
-)
+# tolerated delay of a step: a new owner waits longer than a step plus this delay
+TOLERATED_STEP_DELAY_SECONDS: Final = 1.0
 STEP_SECONDS: Final = 1.0
-IDLE_CHECK_INTERVAL_SECONDS: Final = (
-    10.0  # interval of checks: an unchanged offset is committed again soon after REPEAT_SECONDS
-)
+# interval of checks: an unchanged offset is committed again soon after REPEAT_SECONDS
+IDLE_CHECK_INTERVAL_SECONDS: Final = 10.0
 QUEUES_PER_TURN: Final = 200  # queues of a round between two turns of the event loop: some milliseconds
 
 

@@ -35,9 +35,8 @@ from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages.message import Message
 
-CLOCK_DIFFERENCE_VALID_SECONDS: Final = (
-    60.0  # how long a measured clock difference is used, at least; at most twice as long
-)
+# how long a measured clock difference is used, at least; at most twice as long
+CLOCK_DIFFERENCE_VALID_SECONDS: Final = 60.0
 POP_TIME_PRECISION_SECONDS: Final = 0.002  # brokers report whole milliseconds
 
 
@@ -75,9 +74,8 @@ log = structlog.get_logger(__name__)
 
 MAX_POPS_IN_FLIGHT: Final = 3  # pops in flight while messages wait on the broker; otherwise a single pop is held there
 
-ROOM_WAIT_DIVISOR: Final = (
-    2  # messages without room in the cache may wait for this fraction (1/2) of the invisible time
-)
+# messages without room in the cache may wait for this fraction (1/2) of the invisible time
+ROOM_WAIT_DIVISOR: Final = 2
 
 _FOUND: Final = int(ResponseCode.SUCCESS)
 _FULL: Final = int(ResponseCode.POLLING_FULL)

@@ -141,7 +141,7 @@ class DivisionAfterPop(QueueDivision):
     def __init__(self, context: GroupContext) -> None:
         super().__init__(context)
         self._retries = PopRetries(context)
-        self._modes: dict[str, MessageRequestMode] = {}  # the topics that the group may have popped
+        self._modes: dict[str, MessageRequestMode] = {}  # the topics in which the group possibly has popped messages
         self._asked: set[str] = set()  # addresses of brokers that responded
 
     def begin(self, tasks: asyncio.TaskGroup, changed: Callable[[], None]) -> list[asyncio.Task[None]]:

@@ -296,7 +296,7 @@ class AssignedQueue(Assignment):
     def _is_stale(self, loop: PullLoop) -> bool:
         """Return whether the queue may grow unnoticed. A held pull would be answered as soon as the queue grows."""
         is_held_back = loop.held_by is not None or loop.stuck is not None
-        # an overdue response or a failing pull does not show whether the queue has grown, either
+        # neither an overdue response nor a failing pull shows whether the queue has grown
         patience = END_QUERY_SECONDS if is_held_back or loop.failure else PULL_OVERDUE_SECONDS
         return self._context.clock.monotonic() - loop.answered_at >= patience
 

@@ -276,7 +276,7 @@ class LocalEngine:
         return instance.ClientInstance(options, clock=self._clock)
 
     def load_handler(self, group: str, settings: GroupConfig, options: ConsumerOptions) -> LoadedHandler:
-        """Load the group's plugin, or worker processes that load it, with `handler.processes`, and its canary.
+        """Load the group's plugin and its canary. With `handler.processes`, worker processes load them.
 
         Raises ConfigError.
         """

@@ -208,7 +208,8 @@ def _same_calls(before: HandlerConfig | None, after: HandlerConfig | None) -> bo
 def plan_changes(old: ConfigState, new: ConfigState) -> GroupChanges:
     """Return the groups that a reload changes.
 
-    If a cluster's client is replaced, all groups on it restart. If only its keys change, only groups on Spark restart.
+    If a cluster's client is replaced, all groups on the cluster restart. If only its ACL keys change, the client keeps
+    running, and only groups on Spark restart.
     """
     before, after = old.config.groups, new.config.groups
     kept = [name for name in after if name in before]
@@ -249,7 +250,10 @@ def with_concurrency(config: RootConfig, group: str, concurrency: str) -> RootCo
     settings = settings_of(config, group)
     handler = settings.handler
     if handler is None or settings.engine == "spark" or handler.processes:
-        raise ValueError(f"handler.concurrency does not limit the calls of group {group}; change its configuration")
+        raise ValueError(
+            f"handler.concurrency has no effect in group {group}, which is on Spark, in worker processes, or without a "
+            "handler; change its configuration instead"
+        )
     value = int(concurrency) if concurrency.isdecimal() else concurrency
     checked = _checked(HandlerConfig, {"plugin": handler.plugin, "concurrency": value})
     return _with_handler(config, group, handler.model_copy(update={"concurrency": checked.concurrency}))

@@ -82,7 +82,7 @@ async def make_plan(
     return plan, errors
 
 
-async def receiving_members(brokers: Brokers, group: str) -> tuple[list[MemberReport], dict[str, RmqdError]]:
+async def members_that_get_copies(brokers: Brokers, group: str) -> tuple[list[MemberReport], dict[str, RmqdError]]:
     """Return the members that would get the copies, and the errors of failed queries."""
     reader = GroupReader(brokers, group)
     known = await reader.connections()
@@ -107,7 +107,7 @@ IN_FLIGHT_SECONDS: Final = 3.0
 """How long a responding broker may still process an earlier request: it refuses a send that waited for 200 ms
 (waitTimeMillsInSendQueue); the rest is for slow disks."""
 MAX_TRIES: Final = 3
-PAUSE_SECONDS: Final = 1.0
+RETRY_PAUSE_SECONDS: Final = 1.0
 MAX_CHECKS: Final = 100
 POLL_SECONDS: Final = 0.05
 
@@ -225,7 +225,7 @@ class Replay:
         while left and tried < MAX_TRIES:
             way = self.outcome.ways[broker]
             if tried:
-                await self._client.clock.sleep(PAUSE_SECONDS * tried)
+                await self._client.clock.sleep(RETRY_PAUSE_SECONDS * tried)
             errors = await self._send(queue, sender, left)
             left = [one for one in left if one.offset in errors]
             tried += self.outcome.ways[broker] == way  # otherwise the copies bounced, and the other way is next

@@ -43,9 +43,8 @@ Held = Callable[[], Mapping[MessageQueue, wire.ProcessQueueInfo]]
 
 log = structlog.get_logger(__name__)
 
-MEMBER_POLL_SECONDS: Final = (
-    20.0  # the same as for members of the local engine; sooner if a broker reports a new member
-)
+# the same as for members of the local engine; sooner if a broker reports a new member
+MEMBER_POLL_SECONDS: Final = 20.0
 CONFLICT_POLL_SECONDS: Final = 1.0  # while another member is present
 UNREGISTER_TIMEOUT_SECONDS: Final = 10.0
 BROKER_WAIT_SECONDS: Final = 60.0  # how long to wait for unreachable brokers at the start; see unavailableToleranceMs

@@ -94,9 +94,8 @@ class BatchGate:
 WAIT_CALL_SECONDS: Final = 1  # limit for one call of Spark's own wait, which cannot be cancelled
 MAX_CAUSE_CHARACTERS: Final = 1000
 MAX_ERROR_CHARACTERS: Final = 20_000
-LATE_WORKER_TEXT: Final = (
-    "Python worker failed to connect back"  # Spark waits 10 s for a worker, which is not configurable
-)
+# Spark waits 10 s for a worker, which is not configurable
+LATE_WORKER_TEXT: Final = "Python worker failed to connect back"
 # The last line of a Python traceback: `rmqd.errors.DataLossError: data loss in ...`. Spark wraps a Java traceback
 # around it. For an error of the source it may show only this line, after its own words.
 _PYTHON_ERROR = re.compile(

@@ -102,9 +102,8 @@ class UnmovedOffsetCommitter(GroupOffsetCommitter):
 
 QUEUE_END_POLL_SECONDS: Final = 0.1  # maximum delay that polling adds to a message of an idle group
 PULLS_IN_FLIGHT_PER_QUEUE: Final = 8
-BATCHES_PER_SHUTDOWN_TIMEOUT: Final = (
-    4  # a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
-)
+# a batch takes at most 1/4 of shutdown_timeout, because a stop may have to wait for its end
+BATCHES_PER_SHUTDOWN_TIMEOUT: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

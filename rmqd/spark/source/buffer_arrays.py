@@ -257,7 +257,7 @@ def _places(octets: _Octets, bounds: Ints) -> _Places | None:
     name_starts[1:] = value_ends[:-1] + 1
     has_any = firsts[:-1] < firsts[1:]
     name_starts[firsts[:-1][has_any]] = bounds[:-1][has_any]
-    # entries must fill the bytes of a message: a remainder is a name without a value
+    # the entries must fill the bytes of a message; bytes behind the last one would be a name without a value
     filled = np.where(has_any, np.append(value_ends, 0)[firsts[1:] - 1] + 1 >= bounds[1:], bounds[:-1] == bounds[1:])
     if not filled.all() or (name_ends <= name_starts).any() or (value_ends <= name_ends + 1).any():
         return None

@@ -75,9 +75,8 @@ from rmqd.wire.messages.properties import PullSysFlag
 FIRST_RETRY_PAUSE_SECONDS: Final = 0.1  # pause before the next replica is tried; doubles each time
 MAX_RETRY_PAUSE_SECONDS: Final = 2.0
 MAX_RESPONSE_MESSAGES: Final = 32  # messages in a response; the broker's default for maxTransferCountOnMessageInMemory
-MAX_EMPTY_RESPONSES: Final = (
-    5  # a master is believed after so many empty responses: its index may lack the newest messages
-)
+# a master is believed after so many empty responses: its index may lack the newest messages
+MAX_EMPTY_RESPONSES: Final = 5
 
 
 class NotOnReplicaError(RemotingError):

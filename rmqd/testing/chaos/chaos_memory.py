@@ -27,10 +27,10 @@ _THROUGH: Final = "rmqd.handler_api.typed"  # the module between a consumer and 
 
 
 class ReachableObjects:
-    """All objects that the author's functions and objects reach, at the time of construction."""
+    """All objects that a handler's functions and objects referred to, directly or not, when this was made."""
 
     def __init__(self, roots: Iterable[object], package: str = "") -> None:
-        """`package` is the handler module's top package: its objects are the author's wherever it is installed."""
+        """`package` is the top package of the handler's module. Its objects count, wherever it is installed."""
         self._package = package
         self._seen: dict[int, object] = {}  # keeps visited objects alive, so that ids stay unique
         self._puts_back: list[Callable[[], object]] = []

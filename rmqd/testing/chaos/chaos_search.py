@@ -190,7 +190,7 @@ class ChaosSearch:
 
 
 def _backs(parts: Sequence[QueueBatch]) -> Iterator[History]:
-    """Yield the last part of each queue again, then the last two, four, and so on."""
+    """Yield histories that repeat the last batch of each queue, then the last two, four, and so on."""
     queues = {queue: list(ones) for queue, ones in groupby(parts, key=lambda part: part.queue)}
     size = 1
     while True:

@@ -33,7 +33,7 @@ class SendMessageRequestHeaderV2(RequestHeader, code=RequestCode.SEND_MESSAGE_V2
 
 
 class SendBatchMessageRequestHeader(SendMessageRequestHeaderV2, code=RequestCode.SEND_BATCH_MESSAGE):
-    """Sends several messages to one queue, with the same letters. `batch` is true; `properties` belong to the batch."""
+    """Sends several messages to one queue. `batch` is true; `properties` belong to the batch, not to its messages."""
 
 
 _LETTERS: Final = dict(

@@ -10,7 +10,7 @@ import pytest
 
 from rmqd.consumer.canary import CANARY_VARIANT, Canary
 from rmqd.consumer.consumer_options import CanaryOptions
-from rmqd.consumer.health.group_status import FAILING_SECONDS, MIN_ATTEMPTS, POLL_SECONDS, RecentResults
+from rmqd.consumer.health.group_status import MIN_ATTEMPTS, MIN_FAILING_SECONDS, POLL_SECONDS, RecentResults
 from rmqd.consumer.stats.counters import TopicStats
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
@@ -61,7 +61,7 @@ def test_a_handler_that_fails_at_everything_is_a_problem_until_it_works(group: G
     """Also one that worked before; its last error stands in the evidence."""
     group.goes_on(600, group.succeeds)
     assert group.cause == ""
-    group.goes_on(FAILING_SECONDS + 2 * POLL_SECONDS, group.fails)
+    group.goes_on(MIN_FAILING_SECONDS + 2 * POLL_SECONDS, group.fails)
     assert group.cause == "failing_handler"
     assert group.results.problem is not None
     assert "KeyError('city')" in group.results.problem.evidence
@@ -101,9 +101,9 @@ def test_a_canary_that_fails_is_no_problem_of_the_handler(group: Group) -> None:
 
 def test_a_short_failure_is_none(group: Group) -> None:
     """As of a server that restarts."""
-    group.goes_on(FAILING_SECONDS - 2 * POLL_SECONDS, group.fails)
+    group.goes_on(MIN_FAILING_SECONDS - 2 * POLL_SECONDS, group.fails)
     group.goes_on(POLL_SECONDS, group.succeeds)
-    group.goes_on(FAILING_SECONDS, group.fails)
+    group.goes_on(MIN_FAILING_SECONDS, group.fails)
     assert group.cause == ""
 
 

@@ -180,7 +180,7 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
     broker: ScriptedBroker, queue: MessageQueue, logs: Logs, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its queues move, as each message is sent back, and no queue could show it."""
-    monkeypatch.setattr("rmqd.consumer.health.group_status.FAILING_SECONDS", 0.0)
+    monkeypatch.setattr("rmqd.consumer.health.group_status.MIN_FAILING_SECONDS", 0.0)
     is_broken = True
 
     async def handle(batch: Batch) -> None:
