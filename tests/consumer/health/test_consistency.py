@@ -96,7 +96,7 @@ class View:
 @pytest.fixture
 def view(broker: ScriptedBroker, queue: MessageQueue, monkeypatch: pytest.MonkeyPatch) -> View:
     """A broker with the topic, and quick looks at it."""
-    for name, seconds in {"CHECK": 0.05, "NO_BROKER": 0.02, "SECOND_CHECK": 0.03}.items():
+    for name, seconds in {"CHECK_INTERVAL": 0.05, "RETRY_WITHOUT_BROKER": 0.02, "SECOND_CHECK_AFTER": 0.03}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.consistency.{name}_SECONDS", seconds)
     return View(broker)
 

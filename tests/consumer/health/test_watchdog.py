@@ -27,7 +27,7 @@ Logs = list[MutableMapping[str, Any]]
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watchdog restarts a pull before the pull's own deadline, which is sooner otherwise."""
-    for name, seconds in {"TICK": 0.02, "STALL": 0.1, "EXPIRY": 0.3}.items():
+    for name, seconds in {"CHECK_INTERVAL": 0.02, "STALL": 0.1, "LOOP_EXPIRY": 0.3}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
 
 

@@ -117,7 +117,7 @@ async def test_a_broker_without_light_queues_is_told(
     rocketmq: RealCluster, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not silence: the queue is stuck, with what to set."""
-    for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
+    for name, seconds in {"CHECK_INTERVAL": 0.1, "STALL": 1.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
     async with member(rocketmq.nameserver, Seen(), group=group, subscriptions=["%LMQ%none"]) as m:
 

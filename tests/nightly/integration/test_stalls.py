@@ -44,7 +44,7 @@ WITHIN_SECONDS = 60.0
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second instead of twenty."""
-    for name, seconds in {"TICK": 0.1, "STALL": 1.0}.items():
+    for name, seconds in {"CHECK_INTERVAL": 0.1, "STALL": 1.0}.items():
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}_SECONDS", seconds)
     monkeypatch.setattr("rmqd.consumer.assigned.stall_facts.SLOW_CALL_SECONDS", 0.8)
 

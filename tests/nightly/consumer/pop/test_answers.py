@@ -155,7 +155,7 @@ async def test_a_broker_that_takes_0_for_the_year_1970_is_told_the_time(pop: Pop
 async def test_what_stands_still_is_said_with_its_cause_and_when_it_goes_on(
     pop: PopBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, seconds in (("TICK_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
+    for name, seconds in (("CHECK_INTERVAL_SECONDS", 0.02), ("STALL_SECONDS", 0.1)):
         monkeypatch.setattr(f"rmqd.consumer.health.watchdog.{name}", seconds)
     monkeypatch.setattr("rmqd.consumer.assigned.stall_facts.SLOW_CALL_SECONDS", 0.05)
     monkeypatch.setattr("rmqd.consumer.pop.pop_loop.FAILED_PULL_PAUSE_SECONDS", 0.05)
