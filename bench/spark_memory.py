@@ -97,18 +97,18 @@ class MemoryPulls:
         self._taken = 0
 
     @property
-    def more(self) -> bool:
+    def is_unfinished(self) -> bool:
         return self._taken < len(self._answers)
 
     @property
-    def awaited(self) -> int:
+    def max_awaited_messages(self) -> int:
         return len(self.spans) * PULL_BATCH
 
     @property
     def reaches_to(self) -> int:
         return (self._taken + len(self.spans)) * PULL_BATCH
 
-    def extend(self) -> bool:
+    def add_span(self) -> bool:
         if len(self.spans) >= self._in_flight or self._taken + len(self.spans) >= len(self._answers):
             return False
         self.spans.append(self.reaches_to)
