@@ -27,7 +27,7 @@ class Fates:
 
     def __init__(self, directory: Path, room: str) -> None:
         self._file = directory / f"{room}.jsonl"
-        self._tests = stamp(sorted(tests_of_all().rglob("*.py")))
+        self._tests = stamp(sorted(path for folder in tests_of_all() for path in folder.rglob("*.py")))
         self._sources: dict[str, str] = {}
         self._kept: dict[str, dict[str, Any]] = {}
         if self._file.exists():

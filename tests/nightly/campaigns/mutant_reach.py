@@ -82,7 +82,7 @@ class Plugin:
 def arguments() -> Iterator[str]:
     """What pytest is told: the tests of all rooms, in this process, and nothing that forked ones would share."""
     yield from ("-q", "-n0", "--capture=sys", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--tb=no")
-    yield from (f"--hypothesis-profile={PROFILE}", "-m", f"not ({COUNTED_OUT})", str(tests_of_all()))
+    yield from (f"--hypothesis-profile={PROFILE}", "-m", f"not ({COUNTED_OUT})", *map(str, tests_of_all()))
 
 
 def begin_child(config: pytest.Config, directory: Path) -> None:

@@ -58,13 +58,13 @@ ROOMS = {
                 "assigned/assignment",
                 *_named("rebalance", "ownership membership queue_lock"),
             ),
-            ("rebalance", "assigned", "pull/test_giving_up", "test_histories"),
+            ("rebalance", "assigned", "pull/test_giving_up"),
         ),
-        Room("offsets", ("offsets/*",), ("offsets", "test_histories")),
+        Room("offsets", ("offsets/*",), ("offsets",)),
     )
 }
 
 
-def tests_of_all() -> Path:
-    """The folder whose tests judge every room."""
-    return ROOT / "tests/consumer"
+def tests_of_all() -> tuple[Path, ...]:
+    """The folders of daily tests that judge every room: those of the consumer, and of groups that run in a test."""
+    return ROOT / "tests/consumer", ROOT / "tests/testing"
