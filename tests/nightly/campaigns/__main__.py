@@ -30,6 +30,7 @@ from tests.nightly.campaigns.mutants import MutantsError
 from tests.nightly.campaigns.mutants import run as run_mutants
 from tests.nightly.campaigns.orderly import SLOTS, Orderly, OrderlyError, OrderlyResult, plans
 from tests.nightly.campaigns.owners import Owners, OwnersPlan
+from tests.nightly.campaigns.planted import recorded_seeds
 from tests.nightly.campaigns.planted import run as look_for_planted
 from tests.nightly.campaigns.pop import PopCampaign, PopPlan
 from tests.nightly.campaigns.record import add_row, append
@@ -162,7 +163,7 @@ def simulation(options: argparse.Namespace) -> bool:
 def planted(options: argparse.Namespace) -> bool:
     """Bugs that are put into rmqd on purpose, one at a time: histories on simulated hosts must show each of them."""
     directory, seed = _place("planted", f"--count {options.count}", options)
-    result = look_for_planted(seed, options.count, directory)
+    result = look_for_planted(seed, options.count, directory, first_seeds=recorded_seeds())
     print(result.report(), flush=True)
     add_row("planted", result.cells())
     result.write()

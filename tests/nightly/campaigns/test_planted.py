@@ -36,11 +36,18 @@ def test_a_longer_run_goes_on_behind_the_histories_of_the_one_before(tmp_path: P
     assert found.seconds > 9.0
 
 
+def test_the_seed_of_the_last_run_comes_first(tmp_path: Path) -> None:
+    bug = "retries_at_once"
+    (found,) = planted.run(1, 40, tmp_path, (bug,), planted.recorded_seeds()).found
+    assert (found.seed, found.histories) == (planted.recorded_seeds()[bug], 1)
+
+
 def test_the_page_has_each_bug_and_what_was_written_above_the_table(tmp_path: Path) -> None:
     page = tmp_path / "planted-bugs.md"
     page.write_text("# Planted bugs\n\nA word.\n\n| bug | old |\n|---|---|\n| gone | 1 |\n")
     found = Search("no_drain", 4, "twice: k1 | k2", 2, 3, 1.25)
     planted.Searches(1, 30, (Search("retries_at_once", None, "", 30, 0, 9.0), found)).write(page)
+    assert planted.recorded_seeds(page) == {"no_drain": 4}
     text = page.read_text()
     assert text.startswith("# Planted bugs\n\nA word.\n\n| bug |")
     assert "gone" not in text
