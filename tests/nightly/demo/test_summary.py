@@ -48,7 +48,7 @@ def test_what_is_missing_is_not_hidden() -> None:
     assert "not accounted for          -1" in summary(MessageAccount(4321, 4301, 9, 12, 0))
     assert "not handled                 5" in summary(MessageAccount(4321, 4295, 9, 12, 5))
     assert "not subscribed to         300" in summary(MessageAccount(4321, 4000, 9, 12, 0), is_filtered=True)
-    assert "failed sends                2  no route" in summary(MessageAccount(4321, 4300, 9, 12, 0), failed=2)
+    assert "failed sends                2  no route" in summary(MessageAccount(4321, 4300, 9, 12, 0), failed_sends=2)
 
 
 def test_percentiles_are_exact_to_two_percent() -> None:

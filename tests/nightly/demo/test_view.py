@@ -88,7 +88,16 @@ def test_a_terminal_without_block_characters_gets_others() -> None:
 
 def test_nothing_yet_is_said() -> None:
     empty = "\n".join(
-        lines(80, 24, queues=[], handled=[], dead_letters=[], in_history=[], out_history=[], state="starting")
+        lines(
+            80,
+            24,
+            queues=[],
+            handled=[],
+            dead_letters=[],
+            sent_rate_history=[],
+            handled_rate_history=[],
+            state="starting",
+        )
     )
 
     assert empty.count(" none") == 3

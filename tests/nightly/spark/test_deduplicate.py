@@ -76,7 +76,7 @@ def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
 def shorten_leases(set_attribute: Callable[[Any, str, float], None] = setattr) -> None:
     set_attribute(held_claims, "LEASE_SECONDS", SHORT_LEASE_SECONDS)
     set_attribute(deduplication, "LEASE_SECONDS", SHORT_LEASE_SECONDS)
-    set_attribute(held_claims, "RENEW_SECONDS", SHORT_LEASE_SECONDS / 3)
+    set_attribute(held_claims, "RENEW_INTERVAL_SECONDS", SHORT_LEASE_SECONDS / 3)
 
 
 def order_with(broker: EmbeddedBroker, url: str, handler: Callable[[Batch], None] = note) -> GroupSpec:

@@ -16,13 +16,13 @@ def test_they_are_those_of_load() -> None:
         minPartitions=16, MAXBYTESPERTRIGGER="5000", checkCrc=False, unavailableToleranceMs=5000, pullParallelism=4
     )
     assert (found.min_partitions, found.max_bytes, found.checks_crc, found.tolerance_seconds) == (16, 5000, False, 5.0)
-    assert (found.pull.in_flight, found.pull.patience_seconds) == (4, 5.0)
+    assert (found.pull.max_in_flight, found.pull.patience_seconds) == (4, 5.0)
 
 
 def test_a_pipelines_columns_have_what_its_rows_are_counted_by() -> None:
     """Whatever it asks for."""
     assert given(PIPELINE)(columns=["body", "keys"]).columns == ("topic", "body", "keys")
-    permissive = given(PIPELINE, permissive=True, columns=PERMISSIVE_COLUMNS)
+    permissive = given(PIPELINE, is_permissive=True, columns=PERMISSIVE_COLUMNS)
     assert permissive(columns="topic,body").columns == ("decode_error", "topic", "body")
     assert permissive().columns == PERMISSIVE_COLUMNS
 

@@ -82,13 +82,13 @@ def test_what_handlers_log_is_handed_on_as_it_is() -> None:
 PROGRAM = """
 import subprocess, sys
 from rmqd.runtime.logs import log_setup as logs
-from rmqd.spark.engine.driver import catch_output, settle_output
-catch_output("{form}")
+from rmqd.spark.engine.driver import flush_stderr_to_log, redirect_stderr_to_log
+redirect_stderr_to_log("{form}")
 logs.configure_logging("info", "{form}")
 subprocess.run([sys.executable, "-c", "import sys; sys.stderr.write(sys.argv[1])", {said!r}], check=True)
 import structlog
 structlog.get_logger("main").info("main.done")
-settle_output()
+flush_stderr_to_log()
 """
 
 

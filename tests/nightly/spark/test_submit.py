@@ -24,9 +24,9 @@ SECONDS: Final = 30.0
 OURS: Final = """
 import pickle, sys
 from pathlib import Path
-from rmqd.spark.submit.submission import run
+from rmqd.spark.submit.submission import run_spark_submit
 submission, program, folder = pickle.loads(sys.stdin.buffer.read())
-sys.exit(run(submission, program, Path(folder)))
+sys.exit(run_spark_submit(submission, program, Path(folder)))
 """
 # Ends in order at SIGTERM, as a driver does, while its Java machine would call that a failure.
 IN_ORDER: Final = """
