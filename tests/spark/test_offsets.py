@@ -82,7 +82,7 @@ def test_the_lag_of_a_query_is_by_queue_and_in_all(written: Callable[[dict[str, 
     ]
     lag = rmqd.spark.lag({"sources": sources})
     assert lag is not None
-    assert (lag.total, lag.by_queue) == (3, {first: 3, second: 0})
+    assert (lag.total, lag.queues) == (3, {first: 3, second: 0})
     assert rmqd.spark.lag({"sources": sources[1:]}) is None
     assert rmqd.spark.lag(None) is None
 

@@ -293,7 +293,7 @@ class Assignment(ABC):
             oldest=""
             if oldest is None
             else f"message {oldest.msg_id} at offset {oldest.queue_offset} (retried {oldest.reconsume_times} times)",
-            oldest_message_id="" if oldest is None else oldest.msg_id,
+            oldest_id="" if oldest is None else oldest.msg_id,
             call_seconds=max(
                 (now - call.started for call in calls if call.process_queue in process_queues), default=None
             ),

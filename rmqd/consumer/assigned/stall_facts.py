@@ -32,7 +32,7 @@ class StallFacts:
     pending: int = 0  # messages that no handler has yet
     uncommitted: int = 0  # messages that an orderly handler has finished but not committed
     oldest: str = ""  # the first unfinished message: "message ID at offset N (retried M times)"
-    oldest_message_id: str = ""
+    oldest_id: str = ""
     call_seconds: float | None = None  # longest handler call of this queue within its deadline
     slots: int = 1
     busy_slots: int = 0
@@ -106,7 +106,7 @@ class StallFacts:
 
     def _skip_oldest(self) -> str:
         return (
-            f"`rmqd try {{group}} --id {self.oldest_message_id}` runs the handler with the message alone and commits "
+            f"`rmqd try {{group}} --id {self.oldest_id}` runs the handler with the message alone and commits "
             "nothing; "
             "if it fails, correct the handler, or skip the message with `rmqd offsets reset {group} {topic} --skip 1 "
             f"--broker {self.broker} --queue {self.queue_id}`"

@@ -375,11 +375,11 @@ def _answers(answers: QueueResponses[T], *, by_all: bool) -> dict[MessageQueue, 
 class QueryLag:
     """The number of unread messages of a query, for each queue. A queue whose broker did not answer is missing."""
 
-    by_queue: Mapping[MessageQueue, int]
+    queues: Mapping[MessageQueue, int]
 
     @property
     def total(self) -> int:
-        return sum(self.by_queue.values())
+        return sum(self.queues.values())
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> QueryLag | None:

@@ -105,7 +105,7 @@ def test_the_step_for_a_poisoned_queue_names_the_message_and_the_queue() -> None
         retrying=1,
         in_place=True,
         oldest="message M",
-        oldest_message_id="M",
+        oldest_id="M",
         group="mailer",
         topic="orders",
         broker="b",
@@ -123,5 +123,5 @@ def test_the_recommended_concurrency_is_twice_the_present_one() -> None:
 
 def test_the_step_for_a_poisoned_queue_may_name_any_message_id() -> None:
     """Producers choose the ids of messages."""
-    seen = StallFacts(retrying=1, in_place=True, oldest_message_id="{0} {x} {", group="mailer")
+    seen = StallFacts(retrying=1, in_place=True, oldest_id="{0} {x} {", group="mailer")
     assert "`rmqd try mailer --id {0} {x} {`" in seen.explain().next

@@ -102,7 +102,7 @@ def test_a_query_has_kafkas_columns_its_lag_and_short_errors(
     lag = rmqd.spark.lag(query.lastProgress)
     query.stop()
     assert lag is not None
-    assert (lag.total, len(lag.by_queue)) == (0, 2)
+    assert (lag.total, len(lag.queues)) == (0, 2)
     absent = source.option("subscribe", "absent").load().writeStream.format("noop").start()
     with pytest.raises(Exception, match="absent") as streamed:
         absent.awaitTermination(60)
