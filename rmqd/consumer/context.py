@@ -60,7 +60,7 @@ class GroupContext:
     refused_messages: dict[Message, tuple[int, str]] = field(default_factory=dict)  # -> number of refusals, last reason
     hooks: GroupHooks | None = None  # None if no hook is installed
     trace: MessageTrace | None = None  # None if message trace is disabled
-    announced_subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)  # by topic; not in force yet
+    announced_subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)  # known to brokers, not used yet
     options_revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit

@@ -53,7 +53,7 @@ class MessageAccount:
 
     @property
     def unaccounted(self) -> int:
-        """Stored messages that no other number counts: those that the group's filter skips, or that are underway."""
+        """The stored messages that no other number counts: skipped by the group's filter, or underway."""
         return self.stored - self.acknowledged - self.dead_letters - self.waiting - self.unhandled
 
 

@@ -140,7 +140,7 @@ def largest_known(values: Iterable[float | None]) -> float | None:
 
 
 def if_known(rule: Rule) -> Rule:
-    """Return a rule for values of which None means unknown. It applies `rule` only to two known values."""
+    """Return a rule that applies `rule` only to two known values. None stands for an unknown value."""
 
     def merge(one: Any, other: Any) -> Any:
         return other if one is None else one if other is None else rule(one, other)

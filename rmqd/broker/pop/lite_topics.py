@@ -24,7 +24,7 @@ from rmqd.wire.lite_topic import (
     parent_topic_of,
 )
 
-EXPIRE_SECONDS: Final = 180.0  # of a subscription; Java: liteSubscriptionCheckTimeoutMills
+EXPIRE_SECONDS: Final = 180.0  # a subscription expires after it; Java: liteSubscriptionCheckTimeoutMills
 CHECK_SECONDS: Final = 1.0  # Java: liteEventCheckInterval
 INACTIVE_SECONDS: Final = 10.0  # if a notified member does not pop within this time, another member is notified
 

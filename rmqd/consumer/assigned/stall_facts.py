@@ -14,7 +14,7 @@ SLOW_CALL_SECONDS: Final = 10.0  # only a longer call can be the cause of a stal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallFacts:
-    """What is known about an assignment that makes no progress although messages wait. Durations are in seconds.
+    """Facts about an assignment that makes no progress although messages wait. Durations are in seconds.
 
     Several of these can be true at once, and some explain others: if an operator paused a queue, idle handlers are not
     a cause. `explain` checks them in a fixed order and returns the first cause that applies.

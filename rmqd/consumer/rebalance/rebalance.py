@@ -36,7 +36,7 @@ _MISSING: Final = "correct allocate_queues, or restore the broker or the queues 
 
 
 class MemberShare(NamedTuple):
-    """The queues of a topic that are assigned to one member: those that it pulls, and those that it pops."""
+    """The queues of a topic that one member pulls, and the ones that it pops."""
 
     pulled: frozenset[MessageQueue] = frozenset()
     popped: frozenset[MessageQueue] = frozenset()

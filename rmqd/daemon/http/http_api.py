@@ -69,7 +69,7 @@ class HttpApi:
         self._daemon = daemon
         self._page = StatusPage()
         self._shown: tuple[RootConfig, dict[str, Any]] | None = None
-        self._scrapes: dict[str, asyncio.Task[Any]] = {}  # those that are being rendered, by their Accept
+        self._scrapes: dict[str, asyncio.Task[Any]] = {}  # unfinished scrapes, by their Accept header
 
     def app(self) -> Starlette:
         """The ASGI app with all endpoints."""

@@ -57,7 +57,7 @@ MAX_SHOWN_QUEUES: Final = 4
 
 
 def offsets_moved_by_others(checkpointed: ByQueue, flushed: ByQueue, stored: ByQueue) -> dict[MessageQueue, int]:
-    """Return the queues whose `stored` offset somebody else must have committed, with that offset.
+    """Return the queues whose `stored` offset another program must have committed, with that offset.
 
     `checkpointed` are the checkpoint's offsets, `flushed` the offsets that brokers are known to have on disk, and
     `stored` the brokers' current offsets.
