@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
+from math import inf
 from typing import Any, Final
 
 from rmqd.consumer.stats.counters import TopicStats
@@ -200,6 +201,10 @@ class ProcessQueue:
     def waiting_count(self) -> int:
         """How many messages are not in flight."""
         return len(self.pending) + len(self.paused)
+
+    def next_due(self) -> float:
+        """Return when the next pending message becomes visible to other members: never (infinite) if it was pulled."""
+        return inf
 
     def pause(self) -> None:
         """Stop handing out messages until `resume`; messages in flight finish."""

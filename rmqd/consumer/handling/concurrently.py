@@ -18,12 +18,17 @@ from rmqd.runtime.clock import Clock
 
 
 class ConsumeMessageConcurrentlyService(HandlerSlots):
-    """Hands batches to `concurrency` workers, round robin over the queues with messages."""
+    """Hands batches to `concurrency` workers, round robin over the queues with messages.
+
+    Popped messages are handed out as they were popped instead: the oldest pop first, and its queues in the response's
+    order. So the broker's order of queues counts, in which a priority topic has the highest priority first.
+    """
 
     def __init__(
         self, options: ConsumerOptions, handler: LoadedHandler, retry_policy: RetryPolicy, clock: Clock
     ) -> None:
         super().__init__(options, handler, clock)
+        self._is_popping = options.consume_mode == "pop"
         self.settlement = Settlement(
             retry_policy, options.delay_level_when_next_consume, self.ready_queues.submit, clock, self.confirm_settled
         )
@@ -35,8 +40,11 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     def begin_turn(self) -> Turn | None:
         """Take the next ready queue. It stays ready for other workers until they find it empty."""
         queues = self.ready_queues.queues
-        process_queue = queues[0]
-        queues.rotate(-1)  # the next worker begins with the next queue
+        if self._is_popping:
+            process_queue = min(queues, key=lambda queue: queue.next_due())
+        else:
+            process_queue = queues[0]
+            queues.rotate(-1)  # the next worker begins with the next queue
         process_queue.begin_turn()
         batching = self._batching_queues
         make: Make = Batch if batching is None else batching.make_and_halt(process_queue, Batch, self.halt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
 import structlog
@@ -85,6 +86,10 @@ class PopProcessQueue(ProcessQueue):
         """Discard a block's messages that no handler has, without acknowledging them."""
         block.settled.update(self.unhandled_offsets(block))
         self.discard_unwanted(lambda message: message.block is not block)
+
+    def next_due(self) -> float:
+        block = self.pending[0].block if self.pending else None
+        return block.due if isinstance(block, PopBlock) else inf
 
     def _order(self, message: Message) -> Any:
         """Sort by block first: after an operator's reset, two blocks may contain the same offsets."""

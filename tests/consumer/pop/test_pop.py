@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -161,3 +162,18 @@ async def test_other_groups_never_ask_the_broker_how_to_read(broker: ScriptedBro
     async with member(broker.peer.address, seen, consume_mode=mode):
         await seen.has(b"x")
     assert not asked
+
+
+async def test_messages_are_handed_out_as_they_were_popped(pop: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queue by queue, however long the handler takes: a broker puts the highest priority first."""
+    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS", -1.0)  # a turn is one message
+    queues: list[int] = []
+
+    async def handle(batch: Batch) -> None:
+        queues.append(batch.message_queue.queue_id)
+
+    await pop.send(*BODIES[:12])
+    async with pop.member(handle, concurrency=1):
+        await eventually(lambda: len(queues) == 12, "all are handled")
+    assert [queue for queue, _ in itertools.groupby(queues)] == list(dict.fromkeys(queues))
+    assert len(set(queues)) == 4
