@@ -16,7 +16,7 @@ from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, Da
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
 from rmqd.cli.terminal.output import Answer, count, say, say_json, table
 from rmqd.daemon.http import status_view
-from rmqd.errors import ExitCode
+from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.plain_text import printable_values
 
 Config = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration with daemon address and token")]
@@ -38,6 +38,10 @@ class DaemonOptions:
         """Return the running daemon's response. Ends the command with the documented exit code if there is none."""
         try:
             return question(find_daemon(self.http, self.config, token_file=self.token_file))
+        except ConfigError as error:
+            if self.http is not None:
+                raise
+            raise ConfigError([*error.problems, "--http HOST:PORT asks the running daemon without the file"]) from error
         except DaemonUnreachableError as error:
             fail(ExitCode.UNAVAILABLE, f"rmqd: {error}; start it, or give its address with --http or --config")
         except DaemonRefusedError as error:

@@ -189,3 +189,4 @@ def test_secrets_of_groups_are_not_needed_to_ask_the_daemon(tmp_path: Path) -> N
     config.write_text(text.replace("TOKEN", "${ABSENT}"))
     wrong = rmqd("status", "--config", config)
     assert (wrong.code, wrong.err.count("ABSENT is not set")) == (ExitCode.CONFIG, 1)
+    assert "--http HOST:PORT asks the running daemon without the file" in wrong.err

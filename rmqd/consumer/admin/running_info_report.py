@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import platform
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -158,7 +159,7 @@ def running_info(
             "python": platform.python_version(),
             "pid": str(os.getpid()),
             "state": "paused" if context.paused and state == "running" else state,
-            "queues": _states(assigned.values()),
+            "queues": _states(context, assigned),
         },
         jstack=jstack,
     )
@@ -269,9 +270,16 @@ def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
     )
 
 
-def _states(assigned: Iterable[Assignment]) -> str:
+def _states(context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> str:
     """Return how many queues are in each state. The log and `rmqd status` have the details."""
-    counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
+
+    def state(message_queue: MessageQueue, entry: Assignment) -> str:
+        if (queue := entry.snapshot()) is None:
+            return "starting"
+        is_held = queue.state == "paused" and not context.pauses.is_paused(message_queue)
+        return "waiting for the circuit" if is_held else queue.state  # "paused" means by an operator: see GroupMember
+
+    counts = Counter(itertools.starmap(state, assigned.items()))
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 

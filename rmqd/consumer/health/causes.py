@@ -138,7 +138,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "offset_illegal",
-        "set a valid offset with `rmqd offsets reset {group} {topic} --to last` (or `--to first`)",
+        "set a valid offset: `rmqd offsets reset {group} {topic} --to first` handles all stored messages, after the "
+        "topic was recreated none twice; `--to last` skips them",
         QUEUE | GROUP | STUCK,
     ),
     Cause(

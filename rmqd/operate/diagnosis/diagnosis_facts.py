@@ -21,8 +21,8 @@ from rmqd.wire.message_queue import MessageQueue
 
 SKEWED_SHARE: Final = 0.8
 MIN_SKEWED: Final = 100
-FAILING_SHARE: Final = 0.5
-MIN_FAILED: Final = 3
+FAILING: Final = ((3, 0.5), (10, 0.1))
+"""A handler fails if so many attempts of the last minute did, and so large a share: either pair is enough."""
 
 
 @dataclass(frozen=True, slots=True)

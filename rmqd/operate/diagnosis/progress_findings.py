@@ -10,8 +10,7 @@ from rmqd.client.group_reader import MemberReport
 from rmqd.consumer.health.causes import CAUSES, make_problem
 from rmqd.consumer.health.group_problems import list_names
 from rmqd.operate.diagnosis.diagnosis_facts import (
-    FAILING_SHARE,
-    MIN_FAILED,
+    FAILING,
     DiagnosisSnapshot,
     Finding,
     places,
@@ -64,7 +63,9 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         one = min(poisoned)
         step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
         yield Finding(make_problem("poison_message", evidence, group=snapshot.group, step=step))
-    elif failed * 60 >= MIN_FAILED and failed >= FAILING_SHARE * (ok + failed) and not snapshot.orderly:
+    elif not snapshot.orderly and any(
+        failed * 60 >= least and failed >= share * (ok + failed) for least, share in FAILING
+    ):
         yield _failing(snapshot)
 
 
@@ -147,6 +148,9 @@ def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
     return "flow_control" if spread >= owners[0].limit("consumeConcurrentlyMaxSpan", _SPAN) else "slow_handler"
 
 
+_RATE_LIMIT: Final = "pull_rate_limit"
+
+
 def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQueue) -> str:
     """Return the cause for a queue that makes progress, but will not catch up soon."""
     seconds = max(now.at - before.at, 0.1)
@@ -157,8 +161,12 @@ def _why_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queue: MessageQ
     owners, pulled = now.owners(queue), now.pulled(queue)
     if not owners or pulled is None:
         return "slow_handler" if owners else ""
-    is_busy = _is_busy(owners[0], now.orderly)
-    return "flow_control" if _held_back(owners[0], pulled) and not is_busy else "slow_handler"
+    limit = _held_back(owners[0], pulled)
+    if not limit or _is_busy(owners[0], now.orderly):
+        return "slow_handler"
+    if limit.startswith(_RATE_LIMIT):
+        return "rate_limit"
+    return "slow_handler" if now.orderly else "flow_control"  # in order, more cached messages do not help
 
 
 def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
@@ -173,7 +181,7 @@ def _held_back(member: MemberReport, pulled: ProcessQueueInfo) -> str:
             return f"{name}={limit}"
     rate = member.limit("pullRateLimit", 0)
     is_empty = pulled.cached_msg_count <= member.limit("pullBatchSize", 32)
-    return f"pull_rate_limit={rate} messages a second" if rate and is_empty else ""
+    return f"{_RATE_LIMIT}={rate} messages a second" if rate and is_empty else ""
 
 
 def _is_busy(member: MemberReport, orderly: bool) -> bool:
@@ -236,6 +244,7 @@ _TEXTS: Final[dict[str, Callable[[DiagnosisSnapshot, DiagnosisSnapshot, list[Mes
         f"the handler fails repeatedly at the first message: {_text_of_stuck(before, now, queues)}"
     ),
     "flow_control": _text_of_held_back,
+    "rate_limit": _text_of_held_back,
     "stalled_queue": _text_of_stalled,
 }
 _STALLED_STEP: Final = "check whether the member is paused or suspended, see its log and a stack dump, then restart it"

@@ -10,6 +10,7 @@ from dataclasses import fields
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.circuit import CircuitOptions
 from rmqd.consumer.consumer_options import ConsumerOptions
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, GetConsumerStatusBody, ResetOffsetBody
@@ -188,6 +189,21 @@ async def test_running_info_tells_how_the_member_does(broker: ScriptedBroker, qu
     assert info.status_table.keys() == {TOPIC, retry_topic(GROUP)}
     assert info.user_consumer_info["state"] == "running"
     assert info.jstack is None
+
+
+async def test_a_queue_that_waits_for_the_circuit_is_not_reported_as_paused(
+    broker: ScriptedBroker, queue: MessageQueue
+) -> None:
+    """`rmqd diagnose` says of a paused queue that an operator paused it."""
+
+    async def handle(_: Batch) -> None:
+        raise ConnectionError("connection refused")
+
+    await broker.store(queue, b"first", b"second")
+    async with member(broker.peer.address, handle, circuit=CircuitOptions(1, 0.0, 30.0, 3600.0)) as m:
+        await eventually(lambda: (c := m.consumer.snapshot().circuit) and c.state == "open", "the circuit is open")
+        info = await running_info(broker)
+    assert info.user_consumer_info["queues"] == "1 waiting, 1 waiting for the circuit"
 
 
 async def test_running_info_has_every_option_under_javas_name(broker: ScriptedBroker, queue: MessageQueue) -> None:

@@ -204,6 +204,8 @@ def test_offsets_that_a_queue_does_not_have() -> None:
     [
         (0.0, 1.0, ["failing_handler"]),
         (1.0, 1.0, ["failing_handler"]),
+        (9.0, 1.0, ["failing_handler"]),
+        (0.9, 0.1, []),
         (20.0, 1.0, []),
         (0.0, 0.02, []),
         (5.0, 0.0, []),
@@ -267,6 +269,9 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
     ("small thresholds", two_looks(
         10, 80, 900, 700, cached_msg_count=10, status=QUICK, properties={"pullThresholdForQueue": "10"}),
         ["flow_control"]),
+    ("a hot queue whose cache is full, in order", two_looks(
+        10, 80, 9000, 700, cached_msg_count=1000, status=replace(SLOW, consume_ok_tps=0.3), properties=ORDERLY),
+        ["skewed_queue", "slow_handler"]),
     ("slower than what comes, in order", two_looks(
         10, 80, 9000, 700, cached_msg_count=1000, status=replace(SLOW, consume_ok_tps=1.0), properties=ORDERLY),
         ["skewed_queue", "slow_handler"]),
@@ -279,6 +284,11 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
 def test_why_messages_wait(looks: tuple[DiagnosisSnapshot, DiagnosisSnapshot], expected: list[str]) -> None:
     assert needs_second_snapshot(looks[0])
     assert causes(*looks) == expected
+
+
+def test_the_step_for_a_rate_limit_raises_it() -> None:
+    (found,) = judge(*two_looks(10, 80, 9000, 700, status=QUICK, properties={"pullRateLimit": "10"}))
+    assert found.next.startswith("raise pull_rate_limit, then `rmqd reload`")
 
 
 @pytest.mark.parametrize(("number", "told"), [(0, 1), (1, 2)], ids=["the same queue", "another queue"])
