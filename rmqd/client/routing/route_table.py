@@ -145,11 +145,11 @@ class RouteTable:
         return self._routes.writable(topic)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why the routes are out of date, and the brokers that store no message, such as a retry."""
+        """Return why the routes are out of date, and the brokers that producers do not use."""
         topics = self._routes.by_topic.items()
         queues = [one for topic, route in topics if is_retry_topic(topic) for one in route.queue_datas]
         closed = {one.broker_name for one in queues if one.is_readable and not one.is_writeable}
-        read_only = [f"broker {name} is read-only, so it stores no retries and dead letters" for name in sorted(closed)]
+        read_only = [f"broker {name} is read-only, so producers do not use it" for name in sorted(closed)]
         return (*filter(None, [self.problem]), *read_only)
 
     def known_everywhere_at(self, topic: str) -> float:

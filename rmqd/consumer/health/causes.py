@@ -196,7 +196,7 @@ _IN_ORDER: Final = (
     Cause(
         "broker_read_only",
         "make the broker writable (`mqadmin updateBrokerConfig -c CLUSTER -k brokerPermission -v 6`): until then, "
-        "messages there cannot be retried or dead-lettered",
+        "producers do not use it",
         explains="retry_not_accepted",
     ),
     Cause(

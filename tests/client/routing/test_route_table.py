@@ -73,7 +73,7 @@ async def test_queues_and_addresses(table: Table) -> None:
         (QueueData("a", 1, 1, 6), QueueData("closed", 1, 1, 4)), (BrokerData("c", "a", {0: A}),)
     )
     await table.refresh("%RETRY%g")
-    assert table.problems() == ("broker closed is read-only, so it stores no retries and dead letters",)
+    assert table.problems() == ("broker closed is read-only, so producers do not use it",)
 
 
 async def test_watched_topics_follow_the_name_server(table: Table) -> None:

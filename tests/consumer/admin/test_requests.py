@@ -10,8 +10,7 @@ from dataclasses import fields
 import pytest
 
 from rmqd.codes import RequestCode, ResponseCode
-from rmqd.consumer.circuit import CircuitOptions
-from rmqd.consumer.consumer_options import ConsumerOptions
+from rmqd.consumer.consumer_options import CircuitOptions, ConsumerOptions
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, GetConsumerStatusBody, ResetOffsetBody
 from rmqd.wire.bodies.json_body import queue_to_dict
