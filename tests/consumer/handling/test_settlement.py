@@ -7,6 +7,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,12 +19,14 @@ from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
+from rmqd.consumer.pop.pop_retries import PopSendBack
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.consumer.stats.stats_snapshot import MAX_ERRORS, MAX_REASONS
-from rmqd.handler_api.batch import Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
+from rmqd.handler_api.batch import AlreadyHandled, Batch, DeadLetter, Decision, InvalidPayloadError, Outcome, Retry
 from rmqd.runtime.clock import Clock, SystemClock
 from rmqd.testing.test_group import JumpingClock
 from rmqd.wire.command import RemotingCommand
+from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.decode import decode_messages
 from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import Message, MessageBlock
@@ -393,17 +396,16 @@ async def test_what_was_on_its_way_back_when_its_queue_was_dropped_counts_as_han
 
 async def test_a_payload_that_its_handler_does_not_take_counts_as_that_alone(case: Case) -> None:
     """The handler of the batch goes on; the message is dead-lettered for its own reason."""
-    queue, batch = batch_of(2)
+    queue, batch = batch_of(3)
     error = InvalidPayloadError("no JSON")
     batch.decide(1, Decision(Outcome.DEAD_LETTER, reason=str(error), error=error))
+    batch.decide(2, Decision(Outcome.ACK, error=InvalidPayloadError("skipped")))
     with capture_logs() as logs:
         await case.settlement().settle(queue, batch, None)
     snapshot = queue.stats.snapshot()
-    assert (snapshot.invalid_payloads, handled(queue)) == (1, {"acked": 1, "dead_lettered": 1})
-    told = [
-        (one["event"], one["first_offset"]) for one in logs if one["event"] in ("payload.invalid", "handler.failed")
-    ]
-    assert told == [("payload.invalid", 1)]
+    assert (snapshot.invalid_payloads, handled(queue)) == (2, {"acked": 2, "dead_lettered": 1})
+    told = [(one["event"], one["first_offset"], "acknowledged" in one) for one in logs if "first_offset" in one]
+    assert told == [("payload.invalid", 1, False), ("payload.invalid", 2, True)]
 
 
 @pytest.mark.parametrize(
@@ -414,6 +416,12 @@ async def test_what_an_exception_means_for_a_whole_batch(case: Case, error: Base
     queue, batch = batch_of(1)
     await case.settlement().settle(queue, batch, error)
     assert case.sent_back() == [(100, level, 16)]
+
+
+async def test_of_two_messages_none_is_lost_by_the_mark_of_one(case: Case) -> None:
+    queue, batch = batch_of(2)
+    await case.settlement().settle(queue, batch, AlreadyHandled(batch[1]))
+    assert (len(case.sent_back()), handled(queue)) == (2, {"retried": 2})
 
 
 async def test_what_a_handler_acknowledged_whole_is_done_at_once(case: Case) -> None:
@@ -483,15 +491,38 @@ async def test_a_failure_tells_when_the_message_is_handled_again(case: Case, lev
     assert [[*map(one.get, ("keys", "attempt", "next_attempt"))] for one in logs[:1]] == [["k1", times + 1, told]]
 
 
-async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker) -> None:
-    """Dead letters too: nothing is lost, and nothing counts."""
+async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dead letters too: nothing is lost, and nothing counts. Some are listed, with refusals and the last reason."""
+    monkeypatch.setattr("rmqd.consumer.handling.send_back.MAX_REFUSED_MESSAGES", 2)
     client = ClientInstance(ClientOptions(nameservers=(broker.peer.address,)))
-    queue, batch = batch_of(2)
+    queue, batch = batch_of(3)
     batch.dead_letter(batch[1])
-    settlement = Settlement(SendBack(client, GROUP, 16), 0, list[ProcessQueue]().append, JumpingClock())
+    send_back = SendBack(client, GROUP, 16)
+    settlement = Settlement(send_back, 0, list[ProcessQueue]().append, JumpingClock())
     await settlement.settle(queue, batch, RuntimeError("no"))
-    assert (queue.commit_offset(), queue.retrying, handled(queue), reasons(queue)) == (0, 2, {}, {})
+    assert (queue.commit_offset(), queue.retrying, handled(queue), reasons(queue)) == (0, 3, {}, {})
+    assert send_back.refused == dict.fromkeys([batch[0], batch[1]], (1, "broker a has no master now"))
+    broker.create_topic(TOPIC)
+    await client.routes.lookup(TOPIC)
+    for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
+        broker.peer.on(code, REFUSED)
+    assert not await send_back.dead_letter(batch[0], "why", None)
+    assert [(times, REFUSED.remark in why) for times, why in send_back.refused.values()] == [(1, False), (2, True)]
+    broker.peer.on(RequestCode.CONSUMER_SEND_MSG_BACK, Reply())
+    assert await send_back.retry(batch[0], 0)
+    assert await send_back.dead_letter(batch[1], "why", None)
+    assert not send_back.refused
     await client.remoting.close()
+
+
+async def test_what_a_broker_would_not_copy_as_it_is_is_sent(case: Case) -> None:
+    """For a member of a batch it would copy the whole batch, and from a pop retry topic without the original topic."""
+    send_back = PopSendBack(case.client, GROUP, 16, cast("Any", None))
+    plain, member, popped = (batch_of(1, sys_flag=flag)[1][0] for flag in (0, names.INNER_BATCH, 0))
+    popped.block.origin = TOPIC
+    assert [await send_back.retry(message, 5) for message in (plain, member, popped)] == [True] * 3
+    assert case.sent_back() == [(100, 5, 16)]
+    assert [sent.header.topic for sent in case.broker.sent] == [f"%RETRY%{GROUP}"] * 2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pytest
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
+from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.receipts import COLLECT_ACKS_SECONDS, PopReceipts
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.bodies.pop_bodies import BatchAckMessageRequestBody
@@ -193,6 +194,16 @@ async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_th
     await case.idle()
     assert case.singly() == [0, 1, 2, 2]
     assert case.stats.duplicates == {"ack_refused": 1}
+
+
+async def test_messages_of_a_lite_topic_are_acknowledged_one_by_one_next_to_the_batch(case: Case) -> None:
+    block, lite = popped(range(3), soon(case)), popped([5, 6], soon(case))
+    lite.__class__ = type("Lite", (PopBlock,), {"__slots__": (), "lite_topic": "s1"})
+    case.receipts.acknowledge(block, [0, 2], case.stats)
+    case.receipts.acknowledge(lite, [5, 6], case.stats)
+    await case.gathered()
+    await case.idle()
+    assert (case.batches(), case.singly()) == ([[0, 2]], [5, 6])
 
 
 async def test_at_its_time_a_message_is_the_others(case: Case) -> None:

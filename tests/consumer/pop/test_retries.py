@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from functools import partial
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.context import GroupContext
-from rmqd.consumer.pop.pop_retries import PopRetries
+from rmqd.consumer.pop.pop_retries import DivisionAfterPop, PopRetries
 from rmqd.consumer.stats.counters import TopicStats
 from rmqd.wire.bodies.pop_bodies import MessageRequestMode
 from rmqd.wire.command import RemotingCommand
@@ -118,6 +119,7 @@ async def test_an_empty_topic_is_not_read(case: Case) -> None:
     await eventually(case.is_read, "it is read")
     await eventually(lambda: case.changes == 1, "the queues are divided anew")
     assert (case.beats, case.watched) == (1, {RETRY})
+    assert case.clock.wall() - 10 < case.context.subscriptions[RETRY].sub_version / 1000 <= case.clock.wall()
     await case.round()
     assert case.changes == 1
 
@@ -201,3 +203,16 @@ async def test_who_does_not_know_changes_nothing(case: Case, broker: ScriptedBro
     for _ in range(5):
         await case.round()
     assert (case.retries.ending, case.is_read(), case.changes) == (set(), True, 1)
+
+
+async def test_each_broker_is_asked_until_it_says_what_the_group_popped(case: Case) -> None:
+    code = RequestCode.GET_ALL_MESSAGE_REQUEST_MODE
+    modes = {topic: {GROUP: {"topic": topic, "consumerGroup": GROUP}} for topic in (TOPIC, "another")}
+    answers = [Reply(body=json.dumps({"messageRequestModeMap": modes}).encode()), Reply(ResponseCode.SYSTEM_ERROR)]
+    case.broker.peer.on(code, lambda _: answers.pop())
+    case.context.brokers = lambda: {"a": case.broker.peer.address}
+    division = DivisionAfterPop(case.context)
+    async with running(division._ask_brokers()):
+        await case.clock.until(lambda: division._modes, "the second answer is here")
+        await case.round()
+    assert (set(division._modes), len(case.broker.peer.got(code))) == ({TOPIC}, 2)
