@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import importlib
 import re
@@ -16,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from rmqd.client.api.remoting_request import SharedCalls
 from rmqd.config.load import given_config, shown_config
 from rmqd.config.model.root_model import RootConfig
 from rmqd.consumer.pauses import WHOLE_GROUP, PauseScope
@@ -69,7 +69,7 @@ class HttpApi:
         self._daemon = daemon
         self._page = StatusPage()
         self._shown: tuple[RootConfig, dict[str, Any]] | None = None
-        self._scrapes: dict[str, asyncio.Task[Any]] = {}  # unfinished scrapes, by their Accept header
+        self._scrape = SharedCalls(self._render_metrics)
 
     def app(self) -> Starlette:
         """The ASGI app with all endpoints."""
@@ -104,12 +104,8 @@ class HttpApi:
         return _checks_response(readiness(await host.view(with_queues=False), host.stopping))
 
     async def metrics(self, request: Request) -> Response:
-        """Return the metrics, compressed if the scraper accepts it. Scrapes at the same time share one rendering."""
-        accept = request.headers.get("accept", "")
-        if (scrape := self._scrapes.get(accept)) is None:
-            scrape = self._scrapes[accept] = asyncio.create_task(self._scrape(accept), name="scrape")
-            scrape.add_done_callback(lambda _: self._scrapes.pop(accept))
-        if (rendered := await asyncio.shield(scrape)) is None:
+        """Return the metrics, compressed if the scraper accepts it. Scrapes that wait share one rendering."""
+        if (rendered := await self._scrape(request.headers.get("accept", ""))) is None:
             return PlainTextResponse("no worker responds; see /readyz\n", 503)
         body, content_type = rendered
         headers = {"content-type": content_type, "vary": "accept-encoding"}
@@ -119,8 +115,8 @@ class HttpApi:
         compressed = await in_own_thread(lambda: gzip.compress(body, 1, mtime=0))
         return Response(compressed, headers=headers | {"content-encoding": "gzip"})
 
-    async def _scrape(self, accept: str) -> Any:
-        """Return the metrics and their content type; None if no worker responds.
+    async def _render_metrics(self, accept: str) -> Any:
+        """Return the metrics in a format of the Accept header, and their content type; None if no worker responds.
 
         The first scrape imports the Prometheus library in a thread. Importing it at the start would delay messages.
         """
