@@ -192,6 +192,19 @@ async def test_the_share_of_failed_calls_opens_it_too(pool: StartPool) -> None:
     assert opened["error"] == "ConnectionError: away"
 
 
+@pytest.mark.parametrize("mode", MODES[1:], ids=IDS[1:])
+async def test_a_message_that_did_not_fail_yet_is_the_first_to_probe(pool: StartPool, mode: dict[str, Any]) -> None:
+    clock, database = ManualClock(), Database()
+    database.bad = {(0, 0)}
+    with capture_logs() as logs:
+        async with pool(database, clock=clock, concurrency=1, circuit=circuit(1), **mode) as running:
+            fill(running, mode, 1)
+            await clock.until(lambda: running.service.ready_queues.has_messages, "it waits for its next attempt")
+            (running.keyed("k", 1) if "order_by" in mode else running.queue(1, 1))
+            await clock.until(lambda: len(events(logs)) == 3, "a call has probed")
+    assert events(logs) == ["circuit.opened", "circuit.half_open", "circuit.closed"]
+
+
 # --- other limits while it runs
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
-from rmqd.consumer.consumer_options import FailureOptions
+from rmqd.consumer.consumer_options import DeduplicationOptions, FailureOptions
 from rmqd.consumer.handling.handler_failures import HandlerHungError
 from rmqd.consumer.handling.slots import CANCEL_GRACE_SECONDS
 from rmqd.handler_api.batch import Batch
@@ -115,7 +116,10 @@ async def test_a_cancellation_that_a_handler_lets_out_is_a_failure_of_its_own(
     assert queue.stats.snapshot().exceptions == {"CancelledError": 1}
 
 
-async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: ScriptedBroker) -> None:
+@pytest.mark.parametrize("is_claimed", [False, True])
+async def test_a_sync_handler_is_left_to_its_thread(
+    pool: StartPool, broker: ScriptedBroker, tmp_path: Path, is_claimed: bool
+) -> None:
     """The slot is freed at once, and the later result is ignored, whatever it is."""
     clock, let_go = ManualClock(), threading.Event()
 
@@ -124,9 +128,10 @@ async def test_a_sync_handler_is_left_to_its_thread(pool: StartPool, broker: Scr
             let_go.wait(10)
             raise RuntimeError("too late to matter")
 
-    async with pool(handle, is_async=False, clock=clock, concurrency=2) as running:
+    claims = DeduplicationOptions("keys", "sqlite", str(tmp_path / "claims"), 3600.0) if is_claimed else None
+    async with pool(handle, is_async=False, clock=clock, concurrency=2, deduplication=claims) as running:
         queue = running.queue(1)
-        await eventually(lambda: queue.in_flight == 1, "the handler has a batch")
+        await eventually(running.service.calls, "the handler has a batch")
         await clock.advance(TIMEOUT_SECONDS)
         await eventually(done(queue), "the batch is sent back")
         assert running.service.abandoned == 1
@@ -247,6 +252,7 @@ async def test_an_end_cancels_what_ignored_its_deadline_once_more(pool: StartPoo
         await eventually(done(queue), "the batch is sent back")
         assert cancelled == 1
     assert cancelled == 2
+    assert queue.stats.snapshot().handler_duration.count == 0, "its end is no call of the slot"
 
 
 async def test_an_end_does_not_wait_for_what_is_asked_of_a_broker(pool: StartPool, broker: ScriptedBroker) -> None:

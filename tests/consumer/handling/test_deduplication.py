@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -231,13 +231,15 @@ async def test_what_failed_is_released_and_the_next_attempt_has_it(
             raise RuntimeError("no")
 
     handle, clock = Noting(fail_first), ManualClock()
-    async with pool(handle, clock=clock, deduplication=place.options, **mode) as running, clock.flowing():
+    options = {"deduplication": place.options, "auto_concurrency": True, **mode}
+    async with pool(handle, clock=clock, **options) as running, clock.flowing():
         queue = queue_of(running, ["a"], mode)
         await eventually(done(queue), "it is settled")
         if not mode:  # it is sent back, and comes again from there
             await eventually(lambda: place.is_free("a"), "its claim is given up")
             running.give_keys(queue, ["a"])
             await eventually(done(queue), "it is handled")
+        assert cast("Any", running.service)._auto._busy_slots == 0
     assert handle.keys == ["a", "a"]
     assert len(broker.sent_back) == (0 if mode else 1)
     assert await place.standing("a") is CONFIRMED

@@ -1,60 +1,91 @@
-"""How the workers of a group hand out full batches, and what does not fill one once it has waited."""
+"""How full batches are handed out, and what does not fill one once it has waited."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, cast
 
 import pytest
 
+from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.ready_queues import BatchingQueues
 from rmqd.handler_api.batch import Batch
 from rmqd.testing import RocketMQ
 from tests.clock import ManualClock
-from tests.consumer.pool import StartPool, done
-from tests.waiting import eventually
+from tests.consumer.pool import Pool
 
 WAIT_SECONDS = 10.0
 
 
-class Sizes:
-    """A handler that notes how many messages each batch has."""
+class Waiting(Pool):
+    """Queues that wait for batches of four, without workers."""
 
     def __init__(self) -> None:
-        self.sizes: list[int] = []
+        self.clock = ManualClock()
+        self.queues = BatchingQueues(4, WAIT_SECONDS, self.clock)
+        super().__init__(cast("Any", self.queues), cast("Any", None), is_by_key=False)
 
-    async def __call__(self, batch: Batch) -> None:
-        self.sizes.append(len(batch))
+    def shown(self, queue: ProcessQueue) -> tuple[bool, bool]:
+        """Whether workers may take a batch, and whether the messages are known to wait for one."""
+        return queue in self.queues.queues, queue.is_batching
 
-
-@pytest.mark.parametrize("size", [2, 4])
-async def test_a_batch_is_handed_over_when_it_is_full(pool: StartPool, size: int) -> None:
-    clock, handle = ManualClock(), Sizes()
-    async with pool(
-        handle,
-        clock=clock,
-        consume_message_batch_max_size=size,
-        consume_message_batch_max_wait_seconds=WAIT_SECONDS,
-    ) as running:
-        queue = running.queue(size - 1)
-        full = running.queue(size, number=1)
-        await eventually(done(full), "the full one is handled")
-        await clock.advance(WAIT_SECONDS - 1)
-        assert handle.sizes == [size]
-        running.give(queue, 1)
-        await eventually(done(queue), "the other one is full")
-    assert handle.sizes == [size, size]
+    def take(self, queue: ProcessQueue) -> tuple[int, bool]:
+        """A worker's batch: its size, and whether the worker stops at this queue."""
+        halted: list[ProcessQueue] = []
+        make = self.queues.make_and_halt(queue, Batch, halted.append)
+        return len(make(queue.take(4), queue.message_queue)), halted == [queue]
 
 
-async def test_what_fills_no_batch_waits_for_so_long_only(pool: StartPool) -> None:
-    clock, handle = ManualClock(), Sizes()
-    async with pool(
-        handle, clock=clock, consume_message_batch_max_size=4, consume_message_batch_max_wait_seconds=WAIT_SECONDS
-    ) as running:
-        queue = running.queue(3)
-        await clock.advance(WAIT_SECONDS - 1)
-        assert handle.sizes == []
-        await clock.advance(2)
-        await eventually(done(queue), "it has waited")
-    assert handle.sizes == [3]
+def test_the_oldest_waiting_message_decides_how_long_a_queue_waits() -> None:
+    """A response may be taken in parts."""
+    waiting = Waiting()
+    queue = waiting.queue(1)
+    for messages in (2, 2):  # after 4 and 8 seconds
+        waiting.clock.turn(4)
+        assert waiting.shown(queue) == (False, True)
+        waiting.give(queue, messages)
+    assert waiting.take(queue) == (4, True)
+    waiting.clock.turn(9.9)
+    waiting.give(queue, 1)
+    assert waiting.shown(queue) == (False, True)
+    waiting.clock.turn(0.1)
+    assert waiting.shown(queue) == (True, False)
+    assert waiting.take(queue) == (2, True)
+
+
+async def test_messages_wait_from_their_arrival_also_as_a_rest_or_during_an_operators_pause() -> None:
+    waiting = Waiting()
+    queue = waiting.queue(9)
+    assert [waiting.take(queue), waiting.take(queue)] == [(4, False), (4, True)]
+    assert waiting.shown(queue) == (False, True)
+    waiting.clock.turn(WAIT_SECONDS)
+    assert (waiting.shown(queue), waiting.take(queue)) == ((True, False), (1, True))
+    queue.pause()
+    waiting.give(queue, 2)
+    waiting.clock.turn(WAIT_SECONDS)
+    queue.resume()
+    waiting.queues.submit(queue)
+    await asyncio.sleep(0)
+    assert waiting.shown(queue) == (True, False)
+
+
+def test_arrivals_are_forgotten_with_their_messages_and_queues() -> None:
+    """A queue whose timer runs is forgotten when that has ended."""
+    waiting = Waiting()
+    taken, armed = waiting.queue(0), waiting.queue(1, 1)
+    for _ in range(9):
+        waiting.give(taken, 4)
+        waiting.take(taken)
+        waiting.queues.submit(armed)
+    waiting.give(armed, 1)
+    waiting.queues.submit(armed)
+    assert [len(arrivals) for arrivals in waiting.queues._arrivals.values()] == [1, 2]
+    for queue in (taken, armed):
+        queue.drop("rebalance")
+    other = waiting.queue(1, 2)
+    assert taken not in waiting.queues._arrivals
+    waiting.clock.turn(WAIT_SECONDS)
+    assert list(waiting.queues._arrivals) == [other]
 
 
 POP = {"consume_mode": "pop", "pop_threshold_for_queue": 3, "pop_batch_nums": 2}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -56,3 +58,48 @@ async def test_a_decision_after_the_handler_has_returned_is_an_error(
                     decide(batches[0])
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["decision.too_late"] * len(late)
     assert handled(queue) == before
+
+
+async def step() -> None:
+    await asyncio.sleep(0)
+
+
+def within(package: str, function: Any) -> Any:
+    """The function as if it were in a module of this package."""
+    names = {**function.__globals__, "__name__": f"{package}.module"}
+    return FunctionType(function.__code__, names, closure=function.__closure__)
+
+
+@pytest.mark.parametrize(
+    ("creator", "begin", "name"),
+    [
+        ("shop", lambda: asyncio.create_task(step()), "step"),
+        ("shop", lambda: asyncio.create_task(asyncio.wait_for(step(), 5)), "wait_for"),
+        ("shop", lambda: asyncio.gather(step()), "step"),
+        ("library", lambda: asyncio.create_task(step()), ""),
+        ("rmqd", lambda: asyncio.create_task(step()), ""),
+    ],
+)
+@pytest.mark.parametrize(("awaited", "is_nested"), [(0, False), (2, False), (3, False), (0, True)])
+async def test_a_task_that_outlives_its_handler_is_reported_once(
+    pool: StartPool, monkeypatch: pytest.MonkeyPatch, creator: str, begin: Any, name: str, awaited: int, is_nested: bool
+) -> None:
+    """Its message is acknowledged before the work is done. Only the first tasks of a handler's package are watched."""
+    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.MAX_WATCHED_TASKS", 3)
+    begin, begun = within(creator, begin), list[asyncio.Future[Any]]()
+
+    async def create() -> None:
+        begun.append(begin())
+
+    async def handle(batch: Batch) -> None:
+        await (asyncio.create_task(create()) if is_nested else create())
+        if batch[0].queue_offset < awaited:
+            await begun[-1]
+
+    handle = within("rmqd" if creator == "rmqd" else "shop", handle)
+    with capture_logs() as logs:
+        async with pool(handle, concurrency=1) as running:
+            queue = running.queue(5)
+            await eventually(lambda: done(queue)() and all(one.done() for one in begun), "all is done")
+    told = [line["task"] for line in logs if line["event"] == "handler.task_left"]
+    assert told == ([name] if name and awaited < 3 else [])

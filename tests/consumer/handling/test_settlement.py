@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -17,6 +17,7 @@ from rmqd.client.instance import ClientInstance
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
+from rmqd.consumer.handling.orderly import OrderlySettlement
 from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
 from rmqd.consumer.pop.pop_retries import PopSendBack
@@ -489,6 +490,24 @@ async def test_a_failure_tells_when_the_message_is_handled_again(case: Case, lev
     with capture_logs() as logs:
         await case.settlement(delay_level=level, max_reconsume_times=3).settle(queue, batch, RuntimeError("no"))
     assert [[*map(one.get, ("keys", "attempt", "next_attempt"))] for one in logs[:1]] == [["k1", times + 1, told]]
+
+
+async def test_in_order_messages_before_a_dead_letter_are_confirmed_before_it_is_sent(case: Case) -> None:
+    """If the queue is lost after that, only the others count as handled twice."""
+    confirmed: list[tuple[list[int], bool, int]] = []
+
+    async def confirm(batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
+        confirmed.append((list(done), more_follows, len(case.broker.sent)))
+        if not more_follows:
+            queue.drop("lock_lost")
+
+    policy, options = SendBack(case.client, GROUP, 16), group_options(consume_mode="orderly")
+    settlement = OrderlySettlement(policy, options, lambda *_: pytest.fail("suspended"), SystemClock(), confirm)
+    queue, batch = batch_of(3)
+    batch.dead_letter(batch[1], "bad")
+    assert not await settlement.settle(queue, batch, None)
+    assert confirmed == [([0], True, 0), ([0, 2], False, 1)]
+    assert (handled(queue), queue.stats.snapshot().duplicates) == ({"dead_lettered": 1}, {"lock_lost": 2})
 
 
 async def test_while_no_address_is_known_messages_wait(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,21 +3,97 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
-from collections import Counter
+from typing import Any, cast
 
 import pytest
 
-from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.consumer_options import FailureOptions
+from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError
+from rmqd.consumer.handling.ready_queues import ReadyQueues
 from rmqd.handler_api.batch import Batch
-from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import group_options
-from tests.consumer.pool import Gate, StartPool, done, handled
-from tests.consumer.scripted_broker import ScriptedBroker
+from tests.consumer.pool import Gate, Pool, StartPool, done, handled
 from tests.waiting import eventually
+
+
+def test_paused_queues_are_sorted_by_their_first_messages() -> None:
+    """As far as the order of a queue allows. A queue whose messages were all taken has none to hand out."""
+    ready = ReadyQueues()
+    alone = Pool(cast("Any", ready), cast("Any", None), is_by_key=True)
+    alone.queue(1).take(1)
+    assert not ready.has_messages
+    alone.keyed("a", 1)
+    alone.keyed("cb", 2)
+    assert ready.has_messages
+    ready.pause()
+    assert ready.has_messages
+    ready.sort_paused(lambda message: ord("z") - ord(message.keys or ""))
+    ready.resume()
+    assert [[message.keys for message in queue.pending] for queue in ready.queues] == [[], ["c", "b"], ["a"]]
+
+
+async def test_a_worker_that_parks_wakes_another_and_none_is_woken_after_the_end() -> None:
+    ready, started = ReadyQueues(), list[int]()
+    alone = Pool(cast("Any", ready), cast("Any", None), is_by_key=False)
+    asleep = [asyncio.create_task(ready.wait_for_work()) for _ in range(2)]
+    await asyncio.sleep(0)
+    alone.queue(1)
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert [task.done() for task in asleep] == [False, True]
+    ready.change_admitted(-1)
+    parked = asyncio.create_task(ready.wait_until_admitted())
+    await asyncio.wait_for(asyncio.gather(*asleep), 5)
+    ready.queues.clear()
+    ready.add_workers(range(2), started.append)
+    assert (ready.idle_workers, parked.done()) == (3, False)
+    ready.change_admitted(1)
+    await parked
+    ready.remove_workers()
+    alone.queue(1, 1)
+    assert (started, ready.idle_workers) == ([], 0)
+
+
+async def test_times_of_calls_follow_a_wall_clock_that_was_set_while_the_group_was_idle(pool: StartPool) -> None:
+    """A message has a start only during its own call."""
+    clock, batches, starts = ManualClock(), list[Batch](), list[list[int | None]]()
+
+    async def handle(batch: Batch) -> None:
+        batches.append(batch)
+        starts.append([one[0].consume_start_timestamp for one in batches])
+
+    async with pool(handle, clock=clock, concurrency=1) as running:
+        await clock.until(lambda: running.service.ready_queues._on_wake is not None, "the group is idle")
+        clock._wall_offset += 3600
+        queue = running.queue(3)
+        await eventually(done(queue), "all are handled")
+    now = clock.wall()
+    assert starts == [[*[None] * number, int(now * 1000)] for number in range(3)]
+    assert queue.stats.snapshot().message_age.sum == pytest.approx(3 * now)
+
+
+async def test_a_handler_that_is_not_awaited_ends_the_group_which_retrieves_every_failure(
+    pool: StartPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+
+    async def handle(batch: Batch) -> object:
+        return [asyncio.get_running_loop().create_future()]
+
+    async def run() -> None:
+        async with pool(handle, clock=clock, concurrency=2) as running:
+            queue = running.queue(4)
+            await clock.until(running.task.done, "the group has ended")
+            assert (queue.commit_offset(), handled(queue)) == (0, {})
+
+    with pytest.raises(HandlerNotAwaitedError):
+        await run()
+    gc.collect()
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 20])
@@ -28,6 +104,7 @@ async def test_as_many_batches_at_once_as_the_concurrency_says(pool: StartPool, 
         await eventually(
             lambda: len(running.service.ready_queues.sleepers) == concurrency, "every worker waits for work"
         )
+        assert not running.service.keeps_calls_open, "the handler has no end_calls"
         queue = running.queue(50)
         await eventually(lambda: gate.at_once == concurrency, f"{concurrency} batches are handled at once")
         gate.open.set()
@@ -100,20 +177,22 @@ async def test_a_batch_is_full_whenever_enough_is_cached(pool: StartPool) -> Non
     assert sorted(sizes, reverse=True) == [10, 10, 10, 5]
 
 
-async def test_queues_take_turns(pool: StartPool) -> None:
+@pytest.mark.parametrize("mode", ["concurrently", "orderly"])
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_queues_take_turns(pool: StartPool, monkeypatch: pytest.MonkeyPatch, mode: str, concurrency: int) -> None:
     """A queue with much to do does not keep the others waiting."""
+    monkeypatch.setattr("rmqd.consumer.handling.batch_worker.TIME_SLICE_SECONDS", -1.0)
     order: list[int] = []
 
     async def handle(batch: Batch) -> None:
         order.append(batch.message_queue.queue_id)
-        await asyncio.sleep(0.006)  # longer than a worker's time slice
 
-    async with pool(handle, concurrency=1) as running:
-        busy = running.queue(30, 0)
-        others = [running.queue(2, number) for number in (1, 2)]
-        await eventually(lambda: all(done(queue)() for queue in others), "the small queues are handled")
-        assert not done(busy)()
-    assert Counter(order[:6]).most_common() == [(0, 2), (1, 2), (2, 2)] or Counter(order[:7])[0] <= 3
+    async with pool(handle, concurrency=concurrency, consume_mode=mode) as running:
+        running.service.pause()
+        queues = [running.queue(3, number) for number in range(3)]
+        running.service.resume()
+        await eventually(lambda: all(done(queue)() for queue in queues), "all are handled")
+    assert order == [0, 1, 2] * 3
 
 
 async def test_a_handler_that_never_waits_lets_the_others_through(pool: StartPool) -> None:
@@ -186,50 +265,6 @@ async def test_a_paused_pool_hands_out_nothing(pool: StartPool) -> None:
         running.service.resume()
         await eventually(lambda: done(queue)() and done(other)(), "all are handled")
     assert len(gate.batches) == 11
-
-
-async def test_a_pause_takes_effect_at_once(pool: StartPool) -> None:
-    """Also for a worker in the midst of a queue's messages."""
-    calls = 0
-
-    async def handle(batch: Batch) -> None:
-        nonlocal calls
-        calls += 1
-        if batch[0].queue_offset == 2:
-            running.service.pause()
-
-    async with pool(handle, concurrency=1) as running:
-        queue = running.queue(10)
-        await eventually(lambda: running.service.ready_queues.paused and queue.in_flight == 0, "it is paused")
-        await asyncio.sleep(0.02)
-        assert calls == 3
-        running.service.resume()
-        await eventually(done(queue), "all are handled")
-
-
-async def test_messages_that_no_broker_takes_are_handled_again(
-    pool: StartPool, broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After a while, here, and until then the offset stays below them."""
-    monkeypatch.setattr("rmqd.consumer.handling.settlement.LOCAL_RETRY_SECONDS", 0.1)
-    for code in (RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2):
-        broker.peer.on(code, Reply(ResponseCode.SYSTEM_ERROR, "disk full"))
-    tries = Counter[int]()
-
-    async def handle(batch: Batch) -> None:
-        offset = batch[0].queue_offset
-        tries[offset] += 1
-        if offset == 1 and tries[offset] < 3:
-            raise RuntimeError("failed")
-
-    async with pool(handle, concurrency=2) as running:
-        queue = running.queue(3)
-        await eventually(lambda: queue.retrying == 1, "the message waits for its next try")
-        assert queue.commit_offset() == 1
-        await eventually(done(queue), "all are handled")
-    assert tries == {0: 1, 1: 3, 2: 1}
-    assert queue.commit_offset() == 3
-    assert handled(queue) == {"acked": 3}
 
 
 async def test_no_call_is_made_again_for_a_queue_that_was_given_up_in_the_pause(pool: StartPool) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -88,76 +87,6 @@ async def test_a_commit_where_rmqd_commits_acknowledges_and_is_told_once(
             await eventually(lambda: done(queue)() or bool(queue.retrying), "all is settled")
     assert handled(queue) == {"acked": 3}
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["handler.commit_ignored"]
-
-
-@pytest.mark.parametrize("waits", [False, True])
-async def test_a_task_that_outlives_its_handler_is_told_once(
-    pool: StartPool, broker: ScriptedBroker, waits: bool
-) -> None:
-    """Its message is acknowledged before the work is done. One that the handler awaits is its own business."""
-    ended: list[int] = []
-
-    async def work(number: int) -> None:
-        await asyncio.sleep(0)
-        ended.append(number)
-
-    async def handle(batch: Batch) -> None:
-        task = asyncio.create_task(work(batch[0].queue_offset))
-        if waits:
-            await task
-
-    with capture_logs() as logs:
-        async with pool(handle) as running:
-            queue = running.queue(3)
-            await eventually(lambda: len(ended) == 3 and done(queue)(), "all is done")
-    told = [line["task"] for line in logs if line["event"] == "handler.task_left"]
-    assert [name.rpartition(".")[2] for name in told] == ([] if waits else ["work"])
-
-
-async def step() -> None:
-    await asyncio.sleep(0)
-
-
-async def starts_another() -> None:
-    TASKS.append(asyncio.create_task(asyncio.sleep(0.01)))
-
-
-TASKS: list[asyncio.Task[Any]] = []
-
-
-@pytest.mark.parametrize(
-    ("begin", "name"),
-    [
-        (lambda: asyncio.create_task(asyncio.to_thread(str)), "to_thread"),
-        (lambda: asyncio.create_task(asyncio.wait_for(step(), 5)), "wait_for"),
-        (lambda: asyncio.gather(step()), "step"),
-        (lambda: asyncio.create_task(asyncio.sleep(0.01)), "sleep"),
-    ],
-)
-async def test_a_task_with_the_code_of_a_library_is_told_too(
-    pool: StartPool, begin: Callable[[], asyncio.Future[Any]], name: str
-) -> None:
-    begun: list[asyncio.Future[Any]] = []
-
-    async def handle(batch: Batch) -> None:
-        begun.append(begin())
-
-    with capture_logs() as logs:
-        async with pool(handle) as running:
-            queue = running.queue(3)
-            await eventually(lambda: done(queue)() and all(one.done() for one in begun), "all is done")
-    assert [line["task"] for line in logs if line["event"] == "handler.task_left"] == [name]
-
-
-async def test_a_task_of_an_awaited_task_is_told_too(pool: StartPool) -> None:
-    async def handle(batch: Batch) -> None:
-        await asyncio.create_task(starts_another())
-
-    with capture_logs() as logs:
-        async with pool(handle) as running:
-            queue = running.queue(1)
-            await eventually(lambda: done(queue)() and all(one.done() for one in TASKS), "all is done")
-    assert [line["task"] for line in logs if line["event"] == "handler.task_left"] == ["sleep"]
 
 
 async def test_the_tasks_of_a_task_that_serves_all_calls_are_not_told(pool: StartPool) -> None:
