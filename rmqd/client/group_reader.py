@@ -32,6 +32,8 @@ from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
 SILENT_MEMBER_SECONDS: Final = 5.0
+WAITS_FOR_CIRCUIT: Final = "waiting for the circuit"
+"""How an rmqd member reports queues whose messages wait until the circuit closes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,11 @@ class MemberReport:
         if some is not None:
             return f"{some[1]} queue{'' if some[1] == '1' else 's'}"
         return "all" if values.get("state") == "paused" else ""
+
+    @property
+    def waits_for_circuit(self) -> bool:
+        """Whether it makes no calls but probes, because its handler fails."""
+        return self.info is not None and WAITS_FOR_CIRCUIT in self.info.user_consumer_info.get("queues", "")
 
     @property
     def started_at(self) -> float | None:

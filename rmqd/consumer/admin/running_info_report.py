@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from rmqd.client.client_options import ClientOptions
+from rmqd.client.group_reader import WAITS_FOR_CIRCUIT
 from rmqd.consumer.allocate import JAVA_STRATEGY_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -277,7 +278,7 @@ def _states(context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) 
         if (queue := entry.snapshot()) is None:
             return "starting"
         is_held = queue.state == "paused" and not context.pauses.is_paused(message_queue)
-        return "waiting for the circuit" if is_held else queue.state  # "paused" means by an operator: see GroupMember
+        return WAITS_FOR_CIRCUIT if is_held else queue.state  # "paused" means by an operator: see MemberReport
 
     counts = Counter(itertools.starmap(state, assigned.items()))
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"

@@ -84,7 +84,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "topic_missing",
-        "create the topic, or remove it from the group's subscriptions; `rmqd topics list` lists all topics",
+        "if the topic exists, start its broker (`rmqd topics list` lists the topics that answer); otherwise create it, "
+        "or remove it from the group's subscriptions",
         QUEUE | GROUP | STUCK,
         explains="no_members orphaned_queue stalled_queue",
     ),
@@ -172,8 +173,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "circuit_open",
-        "check the service that the error names (`rmqd status {group}`); the group resumes automatically when a test "
-        "call succeeds",
+        "check the service that the handler calls: `rmqd status {group}` has the last error, the log its traceback "
+        "(handler.failed); the group resumes automatically when a test call succeeds",
         QUEUE | GROUP | MILD,
         diagnosed_as="failing_handler",
     ),

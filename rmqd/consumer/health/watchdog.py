@@ -281,15 +281,19 @@ class Watchdog:
     def _check_handler(self, attempts: int) -> None:
         """Report a failing handler or canary. Its queues move and lag is low, because every message is sent back."""
         context = self._context
+        group = context.options.group_without_namespace
+        circuit = None if context.circuit is None else context.circuit.problem(group)
         for name, results in self._results.items():
             if attempts == self._attempts:
                 results.poll_unchanged()
             else:
                 results.poll(snapshots_of(context.stats))
-            context.problems.set(name, results.problem)
+            problem = results.problem
+            if circuit is not None and problem is not None and problem.cause == "failing_handler":
+                problem = None  # the circuit's problem covers it, and a pause would save no attempts
+            context.problems.set(name, problem)
         self._attempts = attempts
-        if context.circuit is not None:
-            context.problems.set("circuit", context.circuit.problem(context.options.group_without_namespace))
+        context.problems.set("circuit", circuit)
         context.problems.set("service", context.service.problem)
         context.problems.set("offsets", context.store.problem)
         context.problems.set("refused", self._refused_problem())

@@ -63,6 +63,9 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         one = min(poisoned)
         step = f"`rmqd try {{group}} --id {one}` runs the handler with it and commits nothing; `rmqd message get {one}`"
         yield Finding(make_problem("poison_message", evidence, group=snapshot.group, step=step))
+    elif waiting := [client_id for client_id, member in snapshot.members.items() if member.waits_for_circuit]:
+        evidence = f"the circuit of {list_names(waiting)} is open: calls of the handler fail, and only probes are made"
+        yield Finding(make_problem("circuit_open", evidence, group=snapshot.group))
     elif not snapshot.orderly and any(
         failed * 60 >= least and failed >= share * (ok + failed) for least, share in FAILING
     ):
@@ -136,7 +139,7 @@ def _why_stuck(snapshot: DiagnosisSnapshot, queue: MessageQueue) -> str:
     owners, pulled = snapshot.owners(queue), snapshot.pulled(queue)
     if not owners or (snapshot.orderly and pulled is not None and not pulled.locked):
         return ""
-    if any(member.paused for member in owners):
+    if any(member.paused or member.waits_for_circuit for member in owners):
         return ""
     if pulled is None:
         return "slow_handler" if any(one.wait_ack_count for one in snapshot.popped(queue)) else "stalled_queue"

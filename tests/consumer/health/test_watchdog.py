@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.codes import ResponseCode
+from rmqd.consumer.consumer_options import CircuitOptions
 from rmqd.consumer.health.causes import Problem
 from rmqd.consumer.health.watchdog import CHECK_INTERVAL_SECONDS, STALL_SECONDS
 from rmqd.handler_api.batch import Batch
@@ -204,6 +205,22 @@ async def test_a_handler_that_fails_at_everything_is_a_problem_of_the_group(
         await eventually(lambda: not m.consumer.snapshot().problems, "it is over")
     assert [entry["cause"] for entry in events(logs, "group.problem")] == ["failing_handler"]
     assert [entry["cause"] for entry in events(logs, "group.problem_ended")] == ["failing_handler"]
+
+
+async def test_an_open_circuit_is_the_only_problem_of_a_handler_that_fails(
+    broker: ScriptedBroker, queue: MessageQueue, flowing: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step for a failing handler is a pause, which saves no attempts then."""
+    monkeypatch.setattr("rmqd.consumer.health.group_status.MIN_FAILING_SECONDS", 0.0)
+
+    async def handle(_: Batch) -> None:
+        raise ConnectionError("connection refused")
+
+    await broker.store(queue, *[b"%d" % number for number in range(5)])
+    async with member(broker.peer.address, handle, clock=flowing, circuit=CircuitOptions(4, 0.0, 30.0, 3600.0)) as m:
+        await eventually(lambda: m.consumer.snapshot().problems, "it is told")
+        await flowing.sleep(30)
+        assert [problem.cause for problem in m.consumer.snapshot().problems] == ["circuit_open"]
 
 
 async def test_a_fall_at_a_take_over_is_told_and_the_brokers_value_holds(

@@ -286,7 +286,7 @@ def test_check_names_each_disagreement(cluster: Cluster, check: Check) -> None:
         (
             "checker",
             {"subscriptions": {"absent": "*"}},
-            "no name server knows topic absent; create the topic, or remove it",
+            "no name server knows topic absent; if the topic exists, start its broker",
         ),
         ("checker", {"subscriptions": {"write_only": "*"}}, "is not readable on broker-a"),
         ("checker", {"subscriptions": {"checked": {"sql": "amount >"}}}, "refuses the SQL filter 'amount >'"),

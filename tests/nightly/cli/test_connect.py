@@ -99,7 +99,8 @@ def test_a_topic_that_does_not_exist(check: Check, group: str) -> None:
     assert ended.code == 1
     assert errors(ended) == [
         f"groups.{group}.subscriptions.no-such-topic: no name server knows topic no-such-topic; "
-        "create the topic, or remove it from the group's subscriptions; `rmqd topics list` lists all topics"
+        "if the topic exists, start its broker (`rmqd topics list` lists the topics that answer); otherwise create it, "
+        "or remove it from the group's subscriptions"
     ]
 
 
