@@ -17,6 +17,7 @@ LONGEST_SECONDS = 300
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_twenty_releases_lose_and_repeat_nothing(rocketmq: RealCluster, topic: str, tmp_path: Path) -> None:
     """Each round restarts both groups with new code, gives half of the keys to the canary, and takes them back.
 

@@ -56,7 +56,12 @@ def test_all_works_with_the_right_keys_beside_a_java_member(world: World) -> Non
         java_ledger = world.directory / "java-ledger"
         peer = PeerOptions(world.cluster.nameserver, world.topic, java_ledger, secured=True)
         with start_consumer(peer, world.group, access_key=world.user, secret_key=world.secret) as java:
-            wait_until(lambda: len(rmqd.queues(world.group)) < 6, "Java has some of the queues", 60)
+            # messages of a queue that Java's client takes over are handled twice: it does not wait for the commit
+            wait_until(
+                lambda: sum(queue["topic"] == world.topic for queue in rmqd.queues(world.group)) == 2,
+                "Java has half of the queues",
+                60,
+            )
             world.send(200, 400)
             both = (world.ledger, java_ledger)
             wait_until(lambda: len(world.finished(*both)) == 400, "both handle what comes", 60)
