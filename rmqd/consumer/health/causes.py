@@ -181,15 +181,15 @@ _IN_ORDER: Final = (
     Cause(
         "failing_handler",
         "if a service that the handler calls is unavailable, `rmqd pause {group}` saves attempts. Otherwise the "
-        "members' logs have the traceback (handler.failed), and `rmqd try {group}` runs the handler and commits "
-        "nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
+        "members' logs have the traceback (handler.failed), and `rmqd try {group}` really runs the handler and "
+        "commits nothing. Sent-back messages are retried automatically, dead letters are kept: `rmqd dlq show {group}`",
         QUEUE | GROUP | MILD,
         explains="flow_control slow_handler",
     ),
     Cause(
         "canary_failed",
-        "`rmqd canary {group} --stop` gives its messages to the other handler; `rmqd try {group} --canary` runs the "
-        "canary and commits nothing",
+        "`rmqd canary {group} --stop` gives its messages to the other handler; `rmqd try {group} --canary` really "
+        "runs the canary and commits nothing",
         GROUP,
         diagnosed_as="failing_handler",
     ),
