@@ -250,6 +250,8 @@ def _effect(move: PlannedMove) -> str:
     cut = "" if move.target == move.wanted else f", because it has {move.ends.min_offset} to {move.ends.max_offset}"
     if not move.is_due:
         return f"stays{cut}"
+    if move.handled_again and (move.place.committed or 0) > move.ends.max_offset:
+        return f"{move.handled_again}, it ends at {move.ends.max_offset}{cut}"
     if move.handled_again:
         return f"{move.handled_again} again{cut}"
     return (f"{move.skipped} skipped" if move.skipped else "none") + cut

@@ -214,8 +214,8 @@ _IN_ORDER: Final = (
     ),
     Cause(
         "skewed_queue",
-        "let the producer choose a finer sharding key for the keys in the evidence: members and concurrency do not "
-        "help a single queue; `rmqd lag {group} -o json` shows each queue",
+        "let the producer choose a finer sharding key, or set `order_by` to what must stay in order (such as keys) and "
+        "reload: members and concurrency do not help a single queue; `rmqd lag {group} -o json` shows each queue",
         explains="slow_handler",
     ),
     Cause(

@@ -207,7 +207,8 @@ class OffsetMoves:
         loop = self._loop
         if loop.stuck is None:
             log.error("offset.illegal", queue=str(self._message_queue), offset=asked, broker_offers=offered)
-        evidence = f"offset {asked} is illegal; the broker offers {offered}"
+        place = f"above the queue's end, {offered}" if offered < asked else f"below its first message, at {offered}"
+        evidence = f"offset {asked} is {place}"
         loop.stuck = self._context.make_problem("offset_illegal", evidence, topic=self._message_queue.topic)
         await loop.wait_for_operator()
 

@@ -39,15 +39,20 @@ _THREADS, _COUNT, _MIB, _SPAN = 20, 1000, 100, 2000
 
 def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield queues that do not have the offset at which the group would continue."""
+    illegal: dict[tuple[str, str], dict[MessageQueue, int]] = {}  # how far outside, by topic and side
     for queue, ends in snapshot.queues.items():
-        place = snapshot.place(queue)
-        if place is None or ends.min <= place <= ends.max:
-            continue
-        evidence = f"the group would continue in {places([queue])} at offset {place}, outside {ends.min} to {ends.max}"
-        if place < ends.min:
-            evidence += f": {count_noun(ends.min - place, 'message')} deleted before being handled"
-        problem = make_problem("offset_illegal", evidence, group=snapshot.group, topic=queue.topic)
-        yield Finding(problem, str(queue), momentary=bool(snapshot.members))
+        if (place := snapshot.place(queue)) is not None and not ends.min <= place <= ends.max:
+            side = "below its first message" if place < ends.min else "above its end"
+            illegal.setdefault((queue.topic, side), {})[queue] = max(ends.min - place, place - ends.max)
+    for (topic, side), queues in illegal.items():
+        first = min(queues)
+        ends = snapshot.queues[first]
+        evidence = f"the group would continue in {places(queues)} at an offset {side}"
+        evidence += f" (queue {first.queue_id}: at {snapshot.place(first)}, outside {ends.min} to {ends.max})"
+        if side == "below its first message":
+            evidence += f": {count_noun(sum(queues.values()), 'message')} deleted before being handled"
+        problem = make_problem("offset_illegal", evidence, group=snapshot.group, topic=topic)
+        yield Finding(problem, f"{topic} {side}", momentary=bool(snapshot.members))
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
@@ -130,7 +135,7 @@ def _skewed(snapshot: DiagnosisSnapshot, queue: MessageQueue, share: float) -> F
     evidence = f"{places([queue])} has {share:.0%} of the topic's waiting messages, {snapshot.waiting(queue):,}"
     if sample := snapshot.samples.get(queue):
         keys = ", ".join(f"{key} ({times / len(sample):.0%})" for key, times in Counter(sample).most_common(3))
-        evidence += f"; the most frequent keys of its next {len(sample)} messages: {keys}"
+        evidence += f"; the most frequent sharding keys, or keys, of its next {len(sample)} messages: {keys}"
     return Finding(make_problem("skewed_queue", evidence, group=snapshot.group, topic=queue.topic), str(queue))
 
 

@@ -194,8 +194,8 @@ class PlannedMove:
 
     @property
     def begin(self) -> int:
-        """The offset to continue at without the reset; the first message for a group without an offset."""
-        return max(self.place.committed or 0, self.ends.min_offset)
+        """The offset to continue at without the reset, within the queue; its first message for a group without one."""
+        return min(max(self.place.committed or 0, self.ends.min_offset), self.ends.max_offset)
 
     @property
     def handled_again(self) -> int:

@@ -209,7 +209,7 @@ async def an_offset_above_the_queue_s_end(stage: Stage) -> AsyncIterator[str]:
     (queue,) = offsets.queues(stage.cluster, topic)
     offsets.commit(stage.cluster, stage.group, topic, queue, 50)
     async with stage.member(Seen(), topic, on_offset_illegal="stop"):
-        yield "at offset 50, outside 0 to 3"
+        yield "(queue 0: at 50, outside 0 to 3)"
 
 
 @scene("held_lock")

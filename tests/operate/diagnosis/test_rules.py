@@ -197,6 +197,8 @@ def test_offsets_that_a_queue_does_not_have() -> None:
     assert causes(snapshot(places=below)) == ["no_members"]
     (_, found) = judge(snapshot(queues=expired))
     assert "40 messages deleted before being handled" in found.evidence
+    (_, both) = judge(snapshot(places=[(150, 100, 60.0), (170, 100, 60.0)]))
+    assert "queues 0, 1 at an offset above its end (queue 0: at 150, outside 0 to 100)" in both.evidence
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rmqd.operate.resets.reset_plan import QueuePlace
+from rmqd.operate.resets.reset_plan import PlannedMove, QueuePlace, ResetGoal
 from rmqd.operate.resets.reset_requests import has_applied_reset, is_lost
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
+from rmqd.wire.bodies.stats_bodies import TopicOffset
+from rmqd.wire.message_queue import MessageQueue
 
 
 def place(
@@ -83,3 +85,15 @@ def test_a_reset_is_lost(subtests: pytest.Subtests) -> None:
     for target, before, now, lost in LOST:
         with subtests.test(target=target, before=before, now=now):
             assert is_lost(target, before, now) == lost
+
+
+@pytest.mark.parametrize(
+    ("committed", "target", "again", "skipped"), [(1000, 4, 6, 0), (1000, 10, 0, 0), (None, 8, 0, 6), (5, 4, 1, 0)]
+)
+def test_only_messages_that_the_queue_has_are_counted(
+    committed: int | None, target: int, again: int, skipped: int
+) -> None:
+    """An offset may be above the queue's end, after its topic was recreated."""
+    ends = TopicOffset(min_offset=2, max_offset=10)
+    move = PlannedMove(MessageQueue("t", "b", 0), place(committed), ends, target, target, ResetGoal("exact"))
+    assert (move.handled_again, move.skipped) == (again, skipped)
