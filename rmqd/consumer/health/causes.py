@@ -133,7 +133,7 @@ _IN_ORDER: Final = (
     Cause(
         "subscription_mismatch",
         "give all members the same subscriptions, or use another group for each application; then `rmqd replay {group} "
-        "--from 1h` handles the messages that were missed in the last hour",
+        "--from 1h` handles all messages of the last hour, also those that were not missed",
         QUEUE | GROUP | STUCK,
         explains="orphaned_queue stalled_queue",
     ),
