@@ -16,10 +16,12 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     places,
     wait,
 )
+from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.runtime.plain_text import count_noun, duration
 from rmqd.wire.bodies.group_bodies import ProcessQueueInfo
 from rmqd.wire.bodies.heartbeat_data import MessageModel
 from rmqd.wire.message_queue import MessageQueue
+from rmqd.wire.messages.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 
 OLD_SECONDS: Final = 10.0
 """Messages that wait for less time are normal, because members commit every 5 s."""
@@ -59,10 +61,10 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
     """Yield a problem if handlers failed often in the last minute, or repeatedly with the same message."""
     ok, failed = snapshot.rates
     tried = [seen for seen in snapshot.retried if snapshot.at - seen.stored_at_ms / 1000 < RECENT_SECONDS]
-    poisoned = {seen.msg_id: seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
-    if failed > 0 and poisoned and len({seen.msg_id for seen in tried}) <= MAX_POISONED:
+    poisoned = {_first_id(seen): seen for seen in tried if seen.reconsume_times >= POISONED_TIMES}
+    if failed > 0 and poisoned and len(set(map(_first_id, tried))) <= MAX_POISONED:
         failing = list_names(
-            f"{seen.msg_id}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for seen in poisoned.values()
+            f"{one}{_keys(seen.keys)} (sent back {seen.reconsume_times} times)" for one, seen in poisoned.items()
         )
         evidence = f"the handler fails repeatedly at {failing}, and handles other messages at {_rate(ok)}"
         one = min(poisoned)
@@ -75,6 +77,11 @@ def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         failed * 60 >= least and failed >= share * (ok + failed) for least, share in FAILING
     ):
         yield _failing(snapshot)
+
+
+def _first_id(retry: FoundMessage) -> str:
+    """Return the id of the message that a retry copies: without a producer's id, each copy has another one."""
+    return retry.properties.get(UNIQ_KEY) or retry.properties.get(ORIGIN_MESSAGE_ID) or retry.msg_id
 
 
 def _failing(snapshot: DiagnosisSnapshot) -> Finding:

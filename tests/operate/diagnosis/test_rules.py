@@ -225,6 +225,12 @@ def test_one_message_that_fails_again_and_again() -> None:
     well = member("one", *BOTH, status=status)
     (found,) = judge(snapshot(well, retried=(seen,)))
     assert (found.cause, "C0A8 [k1] (sent back 4 times)" in found.evidence) == ("poison_message", True)
+    copies = [
+        replace(seen, msg_id=f"COPY{times}", reconsume_times=times, properties={"ORIGIN_MESSAGE_ID": "C0A8"})
+        for times in range(1, 9)
+    ]
+    (found,) = judge(snapshot(well, retried=tuple(copies)))
+    assert "C0A8 [k1] (sent back 8 times)" in found.evidence, "older brokers give no ids to messages without one"
     for other in (replace(seen, reconsume_times=1), replace(seen, stored_at_ms=at_ms - 4_000_000)):
         assert judge(snapshot(well, retried=(other,))) == []
     canary = {"problems": [{"cause": "canary_failed", "evidence": "the canary fails.", "next": "stop it"}]}
