@@ -26,7 +26,7 @@ with import_lazily():
 if TYPE_CHECKING:
     from rmqd.wire.messages.message import CorruptMessage, Message
 
-_NOTHING = "nothing was committed, sent back or dead-lettered"
+_NOTHING = "what the handler did is real; nothing was committed, sent back or dead-lettered"
 
 
 @dataclass(slots=True)

@@ -53,6 +53,8 @@ class StallFacts:
             return self._found("paused", "an operator paused it")
         if self.circuit is not None and (self.in_flight or self.retrying or self.pending):
             return self.circuit
+        if self.locked_out and self.broker_down:
+            return self._silent_broker()
         if self.locked_out:
             return self._found("held_lock", _HELD_LOCK)
         if self.failure is not None:
@@ -96,13 +98,15 @@ class StallFacts:
         if self.waits_for_rate:
             return self._found("rate_limit", "the next pull waits for pull_rate_limit")
         if self.unanswered_seconds > 0 and self.broker_down:
-            told = f"broker {self.broker} responds neither to heartbeats nor to pulls"
-            return self._found("broker_unreachable", told)
+            return self._silent_broker()
         if self.unanswered_seconds > 0:
             told = f"a pull was sent {duration(self.unanswered_seconds)} ago and has no response"
             step = "rmqd restarts the pull loop automatically; if that does not help, check the broker's log"
             return make_problem("stalled_queue", told, step=step)
         return self._found("stalled_queue", _STALLED)
+
+    def _silent_broker(self) -> Problem:
+        return self._found("broker_unreachable", f"broker {self.broker} responds neither to heartbeats nor to pulls")
 
     def _skip_oldest(self) -> str:
         return (

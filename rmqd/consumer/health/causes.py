@@ -226,8 +226,9 @@ _IN_ORDER: Final = (
     Cause("rate_limit", "raise pull_rate_limit, then `rmqd reload`", QUEUE | MILD, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
-        "set timeouts for calls inside the handler; raise its concurrency (`rmqd concurrency {group} {concurrency}`), "
-        "or add members if there are more queues",
+        "if calls hang, `rmqd restart {group}` replaces them, and timeouts for the handler's own calls prevent it; if "
+        "they are only slow, `rmqd concurrency {group} {concurrency}` (until the next reload), handler.concurrency, or "
+        "more members if there are more queues",
         QUEUE | MILD,
     ),
     Cause(

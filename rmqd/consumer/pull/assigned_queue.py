@@ -304,16 +304,17 @@ class AssignedQueue(Assignment):
         return "stuck" if self.loop is not None and self.loop.stuck is not None else super()._cannot_be_consumed()
 
     def _seen(self) -> StallFacts:
-        loop, client, seen = self.loop, self._context.client, super()._seen()
+        loop, client = self.loop, self._context.client
+        address = client.routes.address(client.routes.endpoint(self.message_queue))
+        is_down = address is not None and client.heartbeat.brokers_up.get(address) is False
+        seen = replace(super()._seen(), broker_down=is_down)
         if loop is None:
             return seen
-        address = client.routes.address(client.routes.endpoint(self.message_queue))
         return replace(
             seen,
             stuck=loop.stuck,
             waits_for_rate=loop.waits_for_rate,
             unanswered_seconds=self._unanswered(loop),
-            broker_down=address is not None and client.heartbeat.brokers_up.get(address) is False,
         )
 
     def _is_blind(self, loop: PullLoop) -> bool:

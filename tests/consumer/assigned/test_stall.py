@@ -34,6 +34,7 @@ SIGHTS: list[tuple[dict[str, Any], str, str]] = [
     ({"circuit": OPEN, "paused": True, "pending": 3}, "paused", "operator"),
     ({"circuit": OPEN, "locked_out": True}, "held_lock", "another member"),
     ({"locked_out": True, "pending": 3}, "held_lock", "another member"),
+    ({"locked_out": True, "broker_down": True, "broker": "broker-a"}, "broker_unreachable", "broker-a"),
     ({"failure": RemotingConnectError("b:1", "refused")}, "broker_unreachable", "b:1: refused"),
     ({"in_flight": 1, "pending": 99, "call_seconds": 25.0}, "slow_handler", "25 s; first unfinished: message M"),
     ({"pending": 5, "slots": 2, "busy_slots": 2, "longest_call_seconds": 40.0}, "slow_handler", "all 2 slots"),
