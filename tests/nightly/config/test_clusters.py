@@ -14,8 +14,6 @@ from tests.config.test_clusters import GROUP, IN_TOKYO, TOKYO, in_empty_folder
 
 __all__ = ["in_empty_folder"]
 
-pytestmark = pytest.mark.usefixtures("in_empty_folder")
-
 
 @pytest.mark.parametrize(
     "override",

@@ -17,7 +17,6 @@ from tests.config.test_config import in_empty_folder
 __all__ = ["in_empty_folder"]
 
 
-@pytest.mark.usefixtures("in_empty_folder")
 @pytest.mark.parametrize(
     ("written", "milliseconds"),
     [("'@1767196800000'", 1_767_196_800_000), ("2026-01-01T00:00:00Z", 1_767_225_600_000)],
@@ -27,14 +26,12 @@ def test_a_point_in_time_is_iso_8601_or_milliseconds(written: str, milliseconds:
     assert options_of_group(load(text).groups["mailer"], "mailer", "").consume_timestamp_ms == milliseconds
 
 
-@pytest.mark.usefixtures("in_empty_folder")
 def test_a_timestamp_that_is_not_given_is_half_an_hour_ago_as_in_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_800_000_000.0)
     group = load(f"{GROUP}    consume_from_where: timestamp\n").groups["mailer"]
     assert options_of_group(group, "mailer", "").consume_timestamp_ms == 1_799_998_200_000
 
 
-@pytest.mark.usefixtures("in_empty_folder")
 def test_the_token_may_stand_in_a_file() -> None:
     Path("token").write_text("from a file\n")
     assert load("nameserver: a:1\nhttp: {token_file: token}").http.read_token() == "from a file"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pytest
@@ -49,8 +50,11 @@ class Worker:
         return ""
 
 
-async def test_a_restart_reaches_a_worker_that_imports_its_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_restart_reaches_a_worker_that_imports_its_handlers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """It may have imported the old code, and would run it until the next restart."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("rmqd.daemon.workers.worker_pool.WorkerProcess", Worker)
     monkeypatch.setattr(Worker, "begun", [])
     pool = WorkerPool(load(CONFIG), 1, SystemClock())
