@@ -39,7 +39,7 @@ class DaemonOptions:
         try:
             return question(find_daemon(self.http, self.config, token_file=self.token_file))
         except ConfigError as error:
-            if self.http is not None:
+            if self.http is not None or self.token_file is not None:
                 raise
             raise ConfigError([*error.problems, "--http HOST:PORT asks the running daemon without the file"]) from error
         except DaemonUnreachableError as error:

@@ -32,8 +32,6 @@ from rmqd.wire.receipt_handle import ANY_QUEUE
 from rmqd.wire.topics import LIGHT_QUEUE_ID, dlq_topic, retry_topic
 
 SILENT_MEMBER_SECONDS: Final = 5.0
-WAITS_FOR_CIRCUIT: Final = "waiting for the circuit"
-"""How an rmqd member reports queues whose messages wait until the circuit closes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +81,15 @@ class MemberReport:
     def paused(self) -> str:
         """The queues that an operator has paused, as an rmqd member reports them: "3 queues", or "" for none."""
         values = {} if self.info is None else self.info.user_consumer_info
-        some = re.search(r"(\d+) paused", values.get("queues", ""))
+        some = None if self.waits_for_circuit else re.search(r"(\d+) paused", values.get("queues", ""))
         if some is not None:
             return f"{some[1]} queue{'' if some[1] == '1' else 's'}"
         return "all" if values.get("state") == "paused" else ""
 
     @property
     def waits_for_circuit(self) -> bool:
-        """Whether it makes no calls but probes, because its handler fails."""
-        return self.info is not None and WAITS_FOR_CIRCUIT in self.info.user_consumer_info.get("queues", "")
+        """Whether it makes no calls but probes, because its handler fails. Its queues are reported as paused then."""
+        return self.info is not None and "circuit" in self.info.user_consumer_info
 
     @property
     def started_at(self) -> float | None:

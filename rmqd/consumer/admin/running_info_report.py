@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 import platform
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from rmqd.client.client_options import ClientOptions
-from rmqd.client.group_reader import WAITS_FOR_CIRCUIT
 from rmqd.consumer.allocate import JAVA_STRATEGY_NAMES
 from rmqd.consumer.assigned.assignment import Assignment
 from rmqd.consumer.cache.process_queue import ProcessQueue
@@ -149,6 +147,7 @@ def running_info(
     jstack: str | None,
 ) -> ConsumerRunningInfo:
     """Return the running info of the group in this process. `started_at` is Unix seconds."""
+    circuit = context.circuit
     return ConsumerRunningInfo(
         properties=running_info_properties(context, started_at),
         subscription_set=tuple(context.subscriptions.values()),
@@ -160,7 +159,8 @@ def running_info(
             "python": platform.python_version(),
             "pid": str(os.getpid()),
             "state": "paused" if context.paused and state == "running" else state,
-            "queues": _states(context, assigned),
+            "queues": _states(assigned.values()),
+            **({} if circuit is None or circuit.state == "closed" else {"circuit": circuit.state}),
         },
         jstack=jstack,
     )
@@ -271,16 +271,9 @@ def _popped(context: GroupContext, assigned: Assignment) -> PopProcessQueueInfo:
     )
 
 
-def _states(context: GroupContext, assigned: Mapping[MessageQueue, Assignment]) -> str:
+def _states(assigned: Iterable[Assignment]) -> str:
     """Return how many queues are in each state. The log and `rmqd status` have the details."""
-
-    def state(message_queue: MessageQueue, entry: Assignment) -> str:
-        if (queue := entry.snapshot()) is None:
-            return "starting"
-        is_held = queue.state == "paused" and not context.pauses.is_paused(message_queue)
-        return WAITS_FOR_CIRCUIT if is_held else queue.state  # "paused" means by an operator: see MemberReport
-
-    counts = Counter(itertools.starmap(state, assigned.items()))
+    counts = Counter("starting" if (queue := entry.snapshot()) is None else queue.state for entry in assigned)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) or "none"
 
 

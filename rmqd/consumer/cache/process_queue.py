@@ -34,7 +34,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
-from math import inf
 from typing import Any, Final
 
 from rmqd.consumer.stats.counters import TopicStats
@@ -202,9 +201,9 @@ class ProcessQueue:
         """How many messages are not in flight."""
         return len(self.pending) + len(self.paused)
 
-    def next_due(self) -> float:
-        """Return when the next pending message becomes visible to other members: never (infinite) if it was pulled."""
-        return inf
+    def next_block_number(self) -> int:
+        """Return the number of the block with the next pending message. Blocks are numbered if they were popped."""
+        return 0
 
     def pause(self) -> None:
         """Stop handing out messages until `resume`; messages in flight finish."""

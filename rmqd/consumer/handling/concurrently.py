@@ -40,8 +40,9 @@ class ConsumeMessageConcurrentlyService(HandlerSlots):
     def begin_turn(self) -> Turn | None:
         """Take the next ready queue. It stays ready for other workers until they find it empty."""
         queues = self.ready_queues.queues
-        if self._is_popping:
-            process_queue = min(queues, key=lambda queue: queue.next_due())
+        if self._is_popping and (self.circuit is None or self.circuit.state == "closed"):
+            self.ready_queues.put_oldest_first()
+            process_queue = queues[0]
         else:
             process_queue = queues[0]
             queues.rotate(-1)  # the next worker begins with the next queue

@@ -76,6 +76,18 @@ class ReadyQueues:
         first = {queue: rank(queue.pending[0]) for queue in self._held if queue.pending}
         self._held = deque(sorted(self._held, key=lambda queue: first.get(queue, 0)))
 
+    def put_oldest_first(self) -> None:
+        """Let a later queue go first if its next message was popped earlier. Forgets later queues without messages."""
+        queues = self.queues
+        for _ in range(len(queues) - 1):
+            if not queues[1].pending:
+                self.queued.discard(queues[1])
+                del queues[1]
+            elif queues[1].next_block_number() < queues[0].next_block_number():
+                queues.rotate(-1)
+            else:
+                break
+
     def wake(self) -> None:
         """Wake one worker. Only valid if `can_wake`."""
         self.can_wake = False

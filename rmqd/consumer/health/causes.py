@@ -226,7 +226,7 @@ _IN_ORDER: Final = (
     Cause("rate_limit", "raise pull_rate_limit, then `rmqd reload`", QUEUE | MILD, diagnosed_as="flow_control"),
     Cause(
         "slow_handler",
-        "if calls hang, `rmqd restart {group}` replaces them, and timeouts for the handler's own calls prevent it; if "
+        "if calls hang, `rmqd restart {group}` continues without them, and timeouts inside the handler prevent it; if "
         "they are only slow, `rmqd concurrency {group} {concurrency}` (until the next reload), handler.concurrency, or "
         "more members if there are more queues",
         QUEUE | MILD,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable
 
 from rmqd.wire.headers.pop_headers import PopMessageResponseHeader
@@ -10,6 +11,8 @@ from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.messages import properties as names
 from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.receipt_handle import PopHandle, PoppedQueue, RetryFlag, parse_start_offsets
+
+_numbers = itertools.count()
 
 
 class PopBlock(MessageBlock):
@@ -19,13 +22,14 @@ class PopBlock(MessageBlock):
     changed invisible time gets a separate handle and time (`renewed`).
     """
 
-    __slots__ = ("changing", "due", "handle", "queue", "renew_at", "renewed", "settled", "topic")
+    __slots__ = ("changing", "due", "handle", "number", "queue", "renew_at", "renewed", "settled", "topic")
 
     def __init__(
         self, data: bytes, queue: MessageQueue, topic: str, handle: PopHandle, due: float, namespace: str
     ) -> None:
         super().__init__(data, queue, namespace)
         self.origin = topic
+        self.number = next(_numbers)  # in the order of pops, and of a response's queues
         self.queue = queue  # the broker's name for it
         self.topic = topic  # the subscribed topic; `queue` may belong to a retry topic
         self.handle = handle

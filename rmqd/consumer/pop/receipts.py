@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, Final
 
 import structlog
@@ -87,15 +86,16 @@ class PopProcessQueue(ProcessQueue):
         block.settled.update(self.unhandled_offsets(block))
         self.discard_unwanted(lambda message: message.block is not block)
 
-    def next_due(self) -> float:
-        block = self.pending[0].block if self.pending else None
-        return block.due if isinstance(block, PopBlock) else inf
+    def next_block_number(self) -> int:
+        block = self.pending[0].block
+        assert isinstance(block, PopBlock)
+        return block.number
 
     def _order(self, message: Message) -> Any:
         """Sort by block first: after an operator's reset, two blocks may contain the same offsets."""
         block = message.block
         assert isinstance(block, PopBlock)
-        return block.due, id(block), message.queue_offset
+        return block.number, message.queue_offset
 
     def _forget(self, block: MessageBlock) -> None:
         assert isinstance(block, PopBlock)

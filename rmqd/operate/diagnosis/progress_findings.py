@@ -54,7 +54,7 @@ def illegal_offsets(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:
         if side == "below its first message":
             evidence += f": {count_noun(sum(queues.values()), 'message')} deleted before being handled"
         problem = make_problem("offset_illegal", evidence, group=snapshot.group, topic=topic)
-        yield Finding(problem, f"{topic} {side}", momentary=bool(snapshot.members))
+        yield Finding(problem, places(queues), momentary=bool(snapshot.members))
 
 
 def failures(snapshot: DiagnosisSnapshot) -> Iterator[Finding]:

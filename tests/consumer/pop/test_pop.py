@@ -10,12 +10,15 @@ from structlog.testing import capture_logs
 
 from rmqd.codes import RequestCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
+from rmqd.consumer.handling.ready_queues import ReadyQueues
+from rmqd.consumer.stats.counters import TopicStats
 from rmqd.handler_api.batch import Batch
 from rmqd.wire.command import RemotingCommand
 from rmqd.wire.message_queue import MessageQueue
 from rmqd.wire.topics import dlq_topic, pop_retry_topic
 from tests.client.peer import Reply
 from tests.clock import ManualClock
+from tests.consumer.blocks import block_of
 from tests.consumer.groups import GROUP, TOPIC, Blocked
 from tests.consumer.members import Member, member
 from tests.consumer.pop.popping import BROKER_NAME, LONG_SECONDS, Popping, popping
@@ -177,3 +180,37 @@ async def test_messages_are_handed_out_as_they_were_popped(pop: Popping, monkeyp
         await eventually(lambda: len(queues) == 12, "all are handled")
     assert [queue for queue, _ in itertools.groupby(queues)] == list(dict.fromkeys(queues))
     assert len(set(queues)) == 4
+
+
+class Numbered(ProcessQueue):
+    """Its blocks have the numbers of their messages."""
+
+    def next_block_number(self) -> int:
+        return self.pending[0].queue_offset
+
+
+def test_the_oldest_pop_goes_first_and_empty_queues_are_forgotten() -> None:
+    """Three pops bring a message of each queue, the last queue first, sooner than messages are handled."""
+    ready, order, stats = ReadyQueues(), list[int](), TopicStats(TOPIC, is_retry=False)
+    queues = [Numbered(MessageQueue(TOPIC, "b", number), 0, stats, "") for number in range(3)]
+
+    def hand_out() -> None:
+        ready.put_oldest_first()
+        order.append(ready.queues[0].pending.popleft().queue_offset)
+        if not ready.queues[0].pending:
+            ready.queued.discard(ready.queues.popleft())
+
+    for pop in range(3):
+        for place, queue in enumerate(reversed(queues)):
+            queue.pending.extend(block_of([10 * pop + place]).messages)
+            ready.submit(queue)
+        hand_out()
+    while ready.queues:
+        hand_out()
+    assert order == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    for queue in queues:
+        queue.pending.extend(block_of([1]).messages)
+        ready.submit(queue)
+    queues[1].pending.clear()
+    ready.put_oldest_first()
+    assert ([*ready.queues], ready.queued) == ([queues[0], queues[2]], {queues[0], queues[2]})

@@ -284,7 +284,7 @@ WAITING: list[tuple[str, tuple[DiagnosisSnapshot, DiagnosisSnapshot], list[str]]
         10, 80, 9000, 700, cached_msg_count=1000, status=replace(SLOW, consume_ok_tps=1.0), properties=ORDERLY),
         ["skewed_queue", "slow_handler"]),
     ("an open circuit", two_looks(
-        10, 10, 100, cached_msg_count=32, status=FAILS, user={"queues": "2 waiting for the circuit"}),
+        10, 10, 100, cached_msg_count=32, status=FAILS, user={"queues": "2 paused", "circuit": "open"}),
         ["failing_handler"]),
     ("on Spark", two_looks(10, 10, 100, user={"engine": "spark"}), []),
     ("catching up", two_looks(10, 500, 1500, 70, cached_msg_count=800, status=QUICK), []),
