@@ -67,7 +67,8 @@ _MASTER: Final = (
 )
 _PERMISSION: Final = (
     "find out why it was changed, then run `mqadmin updateBrokerConfig -b @ -k brokerPermission -v 6`; until then, "
-    "producers do not use it. Retries and dead letters are stored nevertheless, unless their topic is an order topic"
+    "producers do not use it. Retries and dead letters of rmqd are stored nevertheless, unless their topic is an order "
+    "topic"
 )
 _DISK: Final = "free space on that disk, or shorten fileReservedTime; until then, it stores no retries and dead letters"
 
