@@ -10,9 +10,7 @@ import pytest
 from rmqd.config.load import config_schema
 from rmqd.plugins.model_options import consumer_options
 from tests.config.configuration import load, problems
-from tests.config.test_clusters import GROUP, IN_TOKYO, TOKYO, in_empty_folder
-
-__all__ = ["in_empty_folder"]
+from tests.config.test_clusters import GROUP, IN_TOKYO, TOKYO
 
 
 @pytest.mark.parametrize(

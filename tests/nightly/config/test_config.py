@@ -12,9 +12,6 @@ import pytest
 from rmqd.errors import ConfigError
 from rmqd.plugins.model_options import options_of_group
 from tests.config.configuration import GROUP, load
-from tests.config.test_config import in_empty_folder
-
-__all__ = ["in_empty_folder"]
 
 
 @pytest.mark.parametrize(

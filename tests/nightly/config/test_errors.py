@@ -9,9 +9,6 @@ from hypothesis import given, settings
 
 from tests.config.any_configuration import CONFIGURATIONS, check_problems_have_places
 from tests.config.configuration import GROUP, load, problems
-from tests.config.test_errors import in_empty_folder
-
-__all__ = ["in_empty_folder"]
 
 
 @settings(max_examples=300)

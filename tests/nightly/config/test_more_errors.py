@@ -8,9 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.config.configuration import GROUP, problems
-from tests.config.test_errors import ADDRESS, BARS, LITE, TAGS, check_subscription, in_empty_folder
-
-__all__ = ["in_empty_folder"]
+from tests.config.test_errors import ADDRESS, BARS, LITE, TAGS, check_subscription
 
 IN_GROUP = {
     "too large": (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -22,11 +21,6 @@ groups:
 """A good configuration: what a test appends is on line 7."""
 
 NO_WORK = GROUP.replace("    handler: {plugin: log}\n", "")
-
-
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 REFUSED = {
