@@ -192,6 +192,17 @@ def test_a_queue_gathers_only_from_when_it_is_told_to_until_its_messages_waited_
     assert not queue.is_batching
 
 
+def test_a_full_queue_cannot_fill_a_batch_if_no_handler_has_messages_of_it() -> None:
+    queue = queue_of(block_of(range(3)))
+    for is_full, is_batching in ((False, False), (True, False), (False, True)):
+        queue.is_full, queue.is_batching = is_full, is_batching
+        assert not queue.cannot_fill_batch
+    queue.is_full = True
+    assert queue.cannot_fill_batch
+    queue.take(1)
+    assert not queue.cannot_fill_batch
+
+
 def test_a_full_queue_wants_relief_until_it_is_full_no_more() -> None:
     queue = queue_of(block_of(range(2)))
     assert not queue.waits_for_room
@@ -286,6 +297,16 @@ def test_a_batch_that_begins_in_one_reply_does_not_finish_the_next_one() -> None
     queue.finish(queue.take(3))
     assert (queue.commit_offset(), queue.cached_count) == (3, 1)
     queue.finish(queue.take(1))
+    assert (queue.commit_offset(), queue.cached_bytes) == (4, 0)
+
+
+def test_a_batch_that_ends_in_the_next_reply_does_not_finish_an_earlier_message_of_its_first() -> None:
+    """Though it has as many messages as its first reply has left: a commit would pass the message in flight."""
+    queue = queue_of(block_of([0, 1]), block_of([2, 3]))
+    first, batch = queue.take(1), queue.take(2)
+    queue.finish(batch)
+    assert (queue.commit_offset(), queue.cached_count) == (0, 2)
+    queue.finish([*first, *queue.take(1)])
     assert (queue.commit_offset(), queue.cached_bytes) == (4, 0)
 
 

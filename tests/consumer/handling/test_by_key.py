@@ -207,6 +207,33 @@ async def test_a_paused_queue_that_is_left_hands_out_nothing(pool: StartPool, sc
     assert (queue.commit_offset(), queue.finished_above_commit_offset()) == (1, 2)
 
 
+async def test_a_group_that_pauses_during_a_release_hands_out_nothing_more_of_the_queue(pool: StartPool) -> None:
+    handle = Noted()
+    handle.held |= {"slow": asyncio.Event(), "c": asyncio.Event()}
+    async with pool(handle, concurrency=2, **BY_KEY) as running:
+        queue = running.keyed(["slow", "slow", "a", "c", "d"])
+        await eventually(lambda: handle.now.total() == 2, "both slots are taken")
+        queue.start_release()
+        running.service.pause()
+        for key in handle.held.values():
+            key.set()
+        await asyncio.wait_for(queue.wait_idle(), 5)
+    assert handle.seen == {"slow": [0], "a": [2], "c": [3]}
+
+
+@pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
+async def test_the_delay_level_of_a_group_is_for_messages_by_key_and_not_for_orderly_queues(
+    pool: StartPool, broker: ScriptedBroker, order: dict[str, Any]
+) -> None:
+    """Java's orderly consumers ignore delayLevelWhenNextConsume; -1 means a dead letter after the first failure."""
+    handle = Noted()
+    handle.failures["a"] = 1
+    async with pool(handle, delay_level_when_next_consume=-1, **order) as running:
+        queue = running.ordered(["a"])
+        await eventually(done(queue), "it is settled")
+    assert handled(queue) == ({"dead_lettered": 1} if order is BY_KEY else {"acked": 1, "retried": 1})
+
+
 @pytest.mark.parametrize("order", [BY_KEY, ORDERLY], ids=["order_by", "orderly"])
 async def test_a_queue_that_was_replaced_waits_for_the_batches_of_its_former_self(
     pool: StartPool, order: dict[str, Any]

@@ -341,3 +341,15 @@ async def test_the_end_of_a_group_gives_its_claims_up(pool: StartPool, place: Pl
         await began.wait()
         assert await place.standing("a") is HELD
     assert await place.standing("a") is OURS
+
+
+async def test_the_end_of_a_group_leaves_the_claims_of_calls_that_go_on(pool: StartPool, place: Place) -> None:
+    """They end with their leases."""
+    hanging = Hanging()
+    try:
+        async with pool(hanging.handle, is_async=False, deduplication=place.options) as running:
+            queue_of(running, ["a"], {})
+            await eventually(lambda: hanging.calls, "it is called")
+        assert await place.standing("a") is HELD
+    finally:
+        hanging.let_go.set()

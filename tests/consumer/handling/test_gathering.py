@@ -8,10 +8,11 @@ from typing import Any, cast
 import pytest
 
 from rmqd.consumer.cache.process_queue import ProcessQueue
-from rmqd.consumer.handling.ready_queues import BatchingQueues
+from rmqd.consumer.handling.ready_queues import BatchingQueues, create_ready_queues
 from rmqd.handler_api.batch import Batch
 from rmqd.testing import RocketMQ
 from tests.clock import ManualClock
+from tests.consumer.groups import group_options
 from tests.consumer.pool import Pool
 
 WAIT_SECONDS = 10.0
@@ -44,6 +45,7 @@ def test_the_oldest_waiting_message_decides_how_long_a_queue_waits() -> None:
         waiting.clock.turn(4)
         assert waiting.shown(queue) == (False, True)
         waiting.give(queue, messages)
+    assert waiting.shown(queue) == (True, True)
     assert waiting.take(queue) == (4, True)
     waiting.clock.turn(9.9)
     waiting.give(queue, 1)
@@ -86,6 +88,15 @@ def test_arrivals_are_forgotten_with_their_messages_and_queues() -> None:
     assert taken not in waiting.queues._arrivals
     waiting.clock.turn(WAIT_SECONDS)
     assert list(waiting.queues._arrivals) == [other]
+
+
+@pytest.mark.parametrize(("size", "wait", "waits"), [(1, 9.0, False), (2, 0.0, False), (1, 0.0, False), (2, 9.0, True)])
+def test_queues_wait_only_for_batches_of_several_messages_and_if_the_group_has_a_wait(
+    size: int, wait: float, *, waits: bool
+) -> None:
+    options = group_options(consume_message_batch_max_size=size, consume_message_batch_max_wait_seconds=wait)
+    queues, batching = create_ready_queues(options, ManualClock())
+    assert (isinstance(queues, BatchingQueues), batching) == (waits, queues if waits else None)
 
 
 POP = {"consume_mode": "pop", "pop_threshold_for_queue": 3, "pop_batch_nums": 2}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import zlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.orderly import OrderlySettlement
-from rmqd.consumer.handling.send_back import SendBack, reconsume_limit
+from rmqd.consumer.handling.send_back import DELAY_LEVEL_SECONDS, NoRetry, SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
 from rmqd.consumer.pop.pop_retries import PopSendBack
 from rmqd.consumer.stats.counters import TopicStats
@@ -33,6 +32,7 @@ from rmqd.wire.messages.encode import StoredMessage, encode_message
 from rmqd.wire.messages.message import Message, MessageBlock
 from rmqd.wire.messages.properties import COMPRESSED, COMPRESSION_SHIFT, MAX_PROPERTIES_BYTES, CompressionType
 from tests.client.peer import Reply
+from tests.clock import ManualClock
 from tests.consumer.blocks import QUEUE
 from tests.consumer.groups import GROUP, TOPIC, group_options
 from tests.consumer.scripted_broker import ScriptedBroker
@@ -112,11 +112,15 @@ async def test_messages_that_wait_for_a_counterpart_show_why(case: Case) -> None
     queue, batch = batch_of(2)
     error = ConnectionError("the database is away")
     error.rmqd_wait_seconds = 30  # type: ignore[attr-defined]
-    await case.settlement(clock=JumpingClock()).settle(queue, batch, error)
+    clock = ManualClock()
+    await case.settlement(clock=clock).settle(queue, batch, error)
     assert (case.sent_back(), queue.retrying) == ([], 2)
-    problem = explain_unavailable(queue, time.time(), GROUP)
+    until, _ = queue.unavailable
+    assert until == clock.wall() + 30
+    problem = explain_unavailable(queue, until + 59.5, GROUP)
     assert problem is not None
     assert "ConnectionError: the database is away" in problem.evidence
+    assert explain_unavailable(queue, until + 60, GROUP) is None
 
 
 async def test_reasons_of_dead_letters_are_counted_within_bounds(case: Case) -> None:
@@ -568,6 +572,52 @@ async def test_the_longest_delay_is_that_of_the_last_level(case: Case) -> None:
     _, batch = batch_of(1, reconsume_times=40)
     send_back = SendBack(case.client, GROUP, 100)
     assert [send_back.delay_level(batch[0], asked) for asked in (0, 17, 30)] == [18, 17, 18]
+
+
+def test_delay_levels_are_rocketmqs() -> None:
+    """messageDelayLevel of a broker."""
+    levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h".split()
+    seconds = {"s": 1, "m": 60, "h": 3600}
+    assert [int(level[:-1]) * seconds[level[-1]] for level in levels] == list(DELAY_LEVEL_SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "times", "not_counted", "is_last"),
+    [
+        ("concurrently", 5, 0, 0, True),  # as in Java, whatever the limit
+        ("orderly", -1, 99, 0, False),
+        ("orderly", 2, 1, 0, False),
+        ("orderly", 2, 2, 0, True),
+        ("orderly", 2, 2, 1, False),
+        ("orderly", 0, 0, 0, True),
+    ],
+)
+async def test_a_broadcasting_group_drops_a_message_after_its_last_attempt(
+    mode: Any, limit: int, times: int, not_counted: int, *, is_last: bool
+) -> None:
+    _, [message] = batch_of(1, reconsume_times=times)
+    options = group_options(consume_mode=mode, message_model="broadcasting", max_reconsume_times=limit)
+    policy = NoRetry(options)
+    assert policy.is_last_attempt(message, not_counted) == is_last
+    with capture_logs() as logs:
+        assert await policy.retry(message, 0), "it is settled"
+    reason = "max_reconsume_times reached" if limit > 0 and mode == "orderly" else "broadcasting groups have no retries"
+    assert [(one["event"], one["reason"]) for one in logs] == [("message.dropped", reason)]
+
+
+async def test_nothing_of_a_dropped_queue_is_sent_back_though_its_finished_messages_are_confirmed(case: Case) -> None:
+    confirmed: list[list[int]] = []
+
+    async def confirm(batch: Batch, done: Sequence[int], *, more_follows: bool = False) -> None:
+        confirmed.append(list(done))
+
+    policy = SendBack(case.client, GROUP, 16)
+    settlement = Settlement(policy, 0, case.again.append, SystemClock(), confirm)
+    queue, batch = batch_of(3)
+    batch.ack(batch[0])
+    queue.drop("handed_over")
+    await settlement.settle(queue, batch, RuntimeError("no"))
+    assert (confirmed, case.sent_back(), queue.stats.snapshot().duplicates) == ([[0]], [], {"handed_over": 3})
 
 
 def test_an_orderly_group_without_a_limit_repeats_as_often_as_javas() -> None:

@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rmqd.consumer.handling.ready_queues import ReadyQueues
+from rmqd.consumer.stats.counters import QUICK_SECONDS
 from rmqd.handler_api.batch import Batch
 from tests.clock import ManualClock
 from tests.consumer.blocks import block_of
@@ -102,6 +103,41 @@ async def test_messages_of_quick_calls_are_finished_while_a_later_call_waits(poo
         gate.open.set()
         await eventually(done(queue), "all are handled")
     assert handled(queue) == {"acked": 5}
+
+
+async def test_quick_calls_count_with_the_times_that_they_took(pool: StartPool) -> None:
+    clock = ManualClock()
+    handle = Order(clock, QUICK_SECONDS / 2)
+    async with pool(handle, clock=clock, concurrency=1) as running:
+        await clock.advance(1)
+        queue = running.queue(4)
+        await eventually(done(queue), "all are handled")
+    duration = queue.stats.snapshot().handler_duration
+    assert duration.count == 4
+    assert duration.sum == pytest.approx(2 * QUICK_SECONDS)
+
+
+async def test_a_worker_that_waited_for_its_handler_takes_what_is_ready_then(pool: StartPool) -> None:
+    """Processes of a handler start, say. Meanwhile an operator pauses the group, or another worker is quicker."""
+    gate, waits, is_ready = Gate(), asyncio.Event(), asyncio.Event()
+    gate.open.set()
+
+    async def ready() -> None:
+        waits.set()
+        await is_ready.wait()
+
+    async with pool(gate, concurrency=1) as running:
+        running.service._handler.ready = ready
+        queue = running.queue(2)
+        await waits.wait()
+        running.service.pause()
+        is_ready.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not gate.batches
+        running.service.resume()
+        await eventually(done(queue), "both are handled")
+    assert handled(queue) == {"acked": 2}
 
 
 @pytest.mark.parametrize("then", ["continue", "fail", "halt"])
@@ -266,6 +302,29 @@ async def test_it_is_known_whether_calls_are_left(pool: StartPool, *, ends: bool
     assert running.service.calls_left == (not ends)
     let_go.set()
     await asyncio.sleep(0)
+
+
+async def test_nothing_begins_after_the_end_of_a_group(pool: StartPool) -> None:
+    """Neither a call, nor the settlement of a call that ends late: another member has the messages."""
+    clock, let_go, calls = ManualClock(), asyncio.Event(), list[str | None]()
+
+    async def handle(batch: Batch) -> None:
+        calls.append(batch[0].keys)
+        while not let_go.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await let_go.wait()
+
+    async with pool(handle, clock=clock, concurrency=4, order_by="keys") as running:
+        queue = running.keyed(["a"])
+        await clock.until(lambda: running.service.abandoned == 1, "the call is abandoned")
+        running.task.cancel()
+        await clock.until(running.task.done, "the group has ended")
+        let_go.set()
+        running.give_keys(queue, ["b"])
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert running.service.abandoned == 0, "the call has ended"
+    assert (calls, queue.in_flight, handled(queue)) == (["a"], 1, {})
 
 
 async def test_threads_end_with_their_group(pool: StartPool) -> None:

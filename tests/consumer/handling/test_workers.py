@@ -49,8 +49,15 @@ async def test_a_worker_that_parks_wakes_another_and_none_is_woken_after_the_end
     parked = asyncio.create_task(ready.wait_until_admitted())
     await asyncio.wait_for(asyncio.gather(*asleep), 5)
     ready.queues.clear()
-    ready.add_workers(range(2), started.append)
-    assert (ready.idle_workers, parked.done()) == (3, False)
+    ready.change_admitted(-1)
+    last = asyncio.create_task(ready.wait_until_admitted())
+    await asyncio.sleep(0)
+    for first in (0, 2):
+        ready.add_workers(range(first, first + 2), started.append)
+    assert (ready.idle_workers, parked.done()) == (6, False)
+    ready.change_admitted(1)
+    await last
+    assert not parked.done(), "only one more is admitted"
     ready.change_admitted(1)
     await parked
     ready.remove_workers()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+from structlog.testing import capture_logs
 
 from rmqd.client.client_options import ClientOptions
 from rmqd.client.instance import ClientInstance
@@ -176,7 +177,7 @@ async def test_what_failed_is_sent_again_after_a_second_with_what_came_meanwhile
 
 
 async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_then_counts(case: Case) -> None:
-    """Each refusal is of one message; one that only failed is sent again, and alone."""
+    """Each refusal is of one message, and is logged; one that only failed is sent again, and alone."""
     answers = {
         0: deque([Reply()]),
         1: deque([Reply(ResponseCode.MESSAGE_ILLEGAL, "no such handle")]),
@@ -184,14 +185,17 @@ async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_th
     }
     case.broker.peer.on(RequestCode.BATCH_ACK_MESSAGE, Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "what is it"))
     case.broker.peer.on(RequestCode.ACK_MESSAGE, lambda command: answers[int(command.ext_fields["offset"])].popleft())
-    case.receipts.acknowledge(popped(range(3), soon(case)), [0, 1, 2], case.stats)
-    await case.gathered()
-    await eventually(lambda: len(case.singly()) == 3, "each is sent")
-    await eventually(lambda: case.stats.duplicates == {"ack_refused": 1}, "the refused one counts")
-    await asyncio.sleep(0.02)
-    await case.clock.advance(1)
-    await case.gathered()
-    await case.idle()
+    with capture_logs() as logs:
+        case.receipts.acknowledge(popped(range(3), soon(case)), [0, 1, 2], case.stats)
+        await case.gathered()
+        await eventually(lambda: len(case.singly()) == 3, "each is sent")
+        await eventually(lambda: case.stats.duplicates == {"ack_refused": 1}, "the refused one counts")
+        await asyncio.sleep(0.02)
+        await case.clock.advance(1)
+        await case.gathered()
+        await case.idle()
+    told = ["no such handle" in one["error"] for one in logs if one["event"] == "ack.failed"]
+    assert sorted(told) == [False, True]
     assert case.singly() == [0, 1, 2, 2]
     assert case.stats.duplicates == {"ack_refused": 1}
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_retries import PopSendBack
+from tests.consumer.blocks import block_of
 from tests.consumer.groups import GROUP
 from tests.consumer.pop.popped import popped
 
@@ -35,3 +36,9 @@ async def test_each_attempt_waits_longer_as_javas_do() -> None:
     for level in (1, 5, 18):
         assert await send_back.retry(message, level)
     assert receipts.hidden == [30, 240, 7200]
+
+
+def test_a_pulled_message_has_the_levels_of_other_groups() -> None:
+    [message] = block_of([4]).messages
+    send_back = PopSendBack(cast("Any", None), GROUP, 16, cast("Any", Receipts()))
+    assert [send_back.delay_level(message, asked) for asked in (0, 5, 30)] == [3, 5, 18]

@@ -411,18 +411,6 @@ async def test_a_call_that_never_ends_keeps_its_claim_for_as_long_as_the_lease_i
     assert hanging.calls == [0, 1]
 
 
-async def test_the_end_of_a_group_leaves_the_claims_of_calls_that_go_on(pool: StartPool, place: Place) -> None:
-    """They end with their leases."""
-    hanging = Hanging()
-    try:
-        async with pool(hanging.handle, is_async=False, deduplication=place.options) as running:
-            queue_of(running, ["a"], {})
-            await eventually(lambda: hanging.calls, "it is called")
-        assert await place.standing("a") is HELD
-    finally:
-        hanging.let_go.set()
-
-
 async def test_in_order_what_comes_behind_a_retry_is_not_confirmed_before_it(pool: StartPool, place: Place) -> None:
     """The queue repeats it behind that one, and so its handler is to get it again."""
     batches: list[list[str | None]] = []
