@@ -64,6 +64,8 @@ class GroupContext:
     options_revision: int = 0  # increased when options, subscriptions or the rate limit change while the group runs
     problems: GroupProblems = field(default_factory=GroupProblems)
     released_offsets: dict[MessageQueue, ReleasedOffset] = field(default_factory=dict)  # queue -> last commit
+    # `on_offset_illegal: stop`: queue -> its offset that a broker refused, and the queue's lowest end meanwhile
+    refused_offsets: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
     start_failures: dict[str, dict[MessageQueue, RmqdError]] = field(default_factory=dict)  # broker -> errors to log
     pauses: Pauses = field(default_factory=Pauses)
     move: Callable[[MessageQueue, int], bool] = lambda _queue, _offset: False  # operator's reset; True if held here

@@ -23,6 +23,9 @@ a pulled message of the queue uses the time at which the broker first accepted i
 was written (broadcasting). A member that has just started has no such time if brokers keep the offsets. If its first
 pull is refused, it continues at the end and reports how many messages precede it: an operator knows whether the topic
 was recreated.
+
+With `on_offset_illegal: stop` a queue whose offset was above its end for `SUSPECT_SECONDS` is held until an operator
+resets it, also after the queue has grown past that offset: otherwise the messages below it would be skipped.
 """
 
 from __future__ import annotations
@@ -69,7 +72,13 @@ class OffsetMoves:
     def must_recheck(self) -> bool:
         """Whether pulled offsets may have been reused for other messages since the last check."""
         request = self._loop.request
-        return request.connection is not self._checked_on and request.at_master
+        return self.refused_end is not None or (request.connection is not self._checked_on and request.at_master)
+
+    @property
+    def refused_end(self) -> int | None:
+        """The lowest end that the queue had while its broker refused the queue's offset; None if it did not."""
+        offset, end = self._context.refused_offsets.get(self._message_queue, (None, None))
+        return end if offset == self._loop.process_queue.next_offset else None
 
     def request_recheck(self) -> None:
         """Check the next response for a recreated queue: `recheck_queue`."""
@@ -83,8 +92,13 @@ class OffsetMoves:
         if reply.code != FOUND_CODE and reply.code not in NOTHING_FOUND_CODES:
             return False
         loop, connection = self._loop, self._loop.request.connection
-        since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not after a mere reconnection
-        asked, unseen = loop.process_queue.next_offset, await self._first_unseen(since_ms)
+        asked, unseen = loop.process_queue.next_offset, self.refused_end
+        if unseen is None:
+            since_ms = self._accepted_ms if self._checked_on is None else 0  # clocks differ: not after a reconnection
+            unseen = await self._first_unseen(since_ms)
+        elif (reset_to := loop.request.reported_reset(asked, reply)) is not None:
+            loop.request.reset_to = reset_to
+            return True
         if asked != loop.process_queue.next_offset:
             return True
         if unseen is None:
@@ -92,7 +106,13 @@ class OffsetMoves:
             self._accepted_ms = self._accepted_ms or int(self._context.clock.wall() * 1000)
             return False
         if self._context.options.on_offset_illegal == "stop":
-            await self._stop(asked, unseen)
+            queue = self._message_queue.without(self._context.options.namespace)
+            place = f"--broker {queue.broker_name} --queue {queue.queue_id}"
+            reset = f"`rmqd offsets reset {{group}} '{queue.topic}' {place} --to {unseen}`"
+            other = "`on_offset_illegal: correct` after `rmqd reload`; `--to last` skips all waiting messages"
+            step = f"{reset} handles them, as does {other}"
+            why = f"was above the queue's end, {unseen}: the messages from {unseen} on may not have been handled"
+            await self._stop(asked, unseen, why, step)
         else:
             await self._correct(asked, unseen, "OFFSETS_USED_AGAIN")
         return True
@@ -155,15 +175,22 @@ class OffsetMoves:
             self._context.client.routes.refresh_soon([self._message_queue.topic])
             await loop.pause()
         elif self._context.options.on_offset_illegal == "stop":
-            await self._stop(asked, offered)
+            if offered < asked:
+                self._context.refused_offsets[self._message_queue] = asked, self._lowest_of(offered)
+            place = f"above the queue's end, {offered}" if offered < asked else f"below its first message, at {offered}"
+            await self._stop(asked, offered, f"is {place}")
         else:
             unread = 0
             if offered < asked:
                 unseen = await self._first_unseen(self._accepted_ms or self._filed_ms())
-                offered = min(offset for offset in (offered, unseen, self._lowest) if offset is not None)
+                offered = self._lowest_of(offered, unseen)
                 if unseen is None and not (self._accepted_ms or loop.process_queue.newest_store_timestamp):
                     unread = max(0, offered - header.min_offset)
             await self._correct(asked, offered, remark, unread)
+
+    def _lowest_of(self, *offered: int | None) -> int:
+        """Return the lowest of these offsets and those that the broker offered before."""
+        return min(offset for offset in (*offered, self._lowest, self.refused_end) if offset is not None)
 
     async def apply_reset(self, offset: int) -> None:
         """Apply an operator's reset that the response to a pull reported. Raises RmqdError."""
@@ -181,6 +208,7 @@ class OffsetMoves:
         if offset < self._context.store.committed.get(self._message_queue, 0):
             self._loop.process_queue.stats.falls["operator"] += 1
         self._accepted_ms = 0
+        self._context.refused_offsets.pop(self._message_queue, None)
         self._context.problems.end(("unread", self._message_queue))
         self._loop.restart_at(offset, "offset_moved")
         await self._context.store.commit(self._message_queue, offset, downward=True)
@@ -203,13 +231,12 @@ class OffsetMoves:
         self._lowest = offered if self._lowest is None else min(self._lowest, offered)
         return now - self._suspect[1] < SUSPECT_SECONDS
 
-    async def _stop(self, asked: int, offered: int) -> None:
+    async def _stop(self, asked: int, offered: int, why: str, step: str = "") -> None:
         loop = self._loop
         if loop.stuck is None:
             log.error("offset.illegal", queue=str(self._message_queue), offset=asked, broker_offers=offered)
-        place = f"above the queue's end, {offered}" if offered < asked else f"below its first message, at {offered}"
-        evidence = f"offset {asked} is {place}"
-        loop.stuck = self._context.make_problem("offset_illegal", evidence, topic=self._message_queue.topic)
+        topic = self._message_queue.topic
+        loop.stuck = self._context.make_problem("offset_illegal", f"offset {asked} {why}", topic=topic, step=step)
         await loop.wait_for_operator()
 
     async def _correct(self, asked: int, offered: int, remark: str, unread: int = 0) -> None:
@@ -235,6 +262,7 @@ class OffsetMoves:
             remark=remark,
         )
         self._loop.stuck = None
+        self._context.refused_offsets.pop(self._message_queue, None)
         self.forget_suspect_offers()
         process_queue.continue_at(offered)
         process_queue.stats.lost += skipped

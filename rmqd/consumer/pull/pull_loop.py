@@ -152,7 +152,8 @@ class PullLoop(PulledQueue):
         if has_news and self.asked_at - self._carried_at >= COMMIT_PAUSE_SECONDS:
             self._carried_at, carry = self.asked_at, self._carry
         replica = self.request.address, self.request.at_master
-        reply = await self.request.ask(offset, most, BROKER_HOLD_MS, carry)
+        hold_ms = BROKER_HOLD_MS if self._moves.refused_end is None else 0  # an operator's reset must not wait
+        reply = await self.request.ask(offset, most, hold_ms, carry)
         self.answered_at = self._context.clock.monotonic()
         if (self.request.address, self.request.at_master) != replica:
             # the snapshot of an idle queue has the previous replica

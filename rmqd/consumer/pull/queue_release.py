@@ -178,6 +178,7 @@ class QueueRelease:
             try:
                 await self._context.store.commit(self._queue, offset, downward=True)
                 stored, failure = offset, None
+                self._context.refused_offsets.pop(self._queue, None)
             except RmqdError as error:
                 failure = error
                 if not _may_pass(error):

@@ -205,6 +205,7 @@ class Rebalance:
         self._moves = {queue: move for queue, move in self._moves.items() if now - move[1] < MOVE_SECONDS}
         held: dict[MessageQueue, int] = {}
         for queue, offset in offsets.items():
+            self._context.refused_offsets.pop(queue, None)
             if (assigned := self.assigned.get(queue)) is not None and assigned.move_to(offset):
                 held[queue] = offset
             elif queue.topic in self._context.subscriptions:

@@ -86,6 +86,7 @@ class Case:
             store=self.store,
             clock=clock,
             released_offsets={},
+            refused_offsets={},
             move=lambda queue, offset: self.moved.append(offset),
             service=SimpleNamespace(submit=self.submitted.append),
         )

@@ -15,6 +15,7 @@ from tests.client.peer import Reply
 from tests.clock import ManualClock
 from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.members import member
+from tests.consumer.pull.test_moved_offset import assigned
 from tests.consumer.scripted_broker import ScriptedBroker
 from tests.seen import Seen
 from tests.waiting import eventually
@@ -124,6 +125,31 @@ async def test_an_illegal_offset_holds_the_queue_where_that_is_wanted(
             await seen.has(b"6")
             await eventually(lambda: (q := m.queue()) and q.state == "waiting", "the queue is not stuck any more")
     assert len([entry for entry in logs if entry["event"] == "offset.illegal"]) == 1
+
+
+async def test_a_held_queue_stays_held_when_it_has_grown_past_the_illegal_offset(
+    broker: ScriptedBroker, queue: MessageQueue, seen: Seen
+) -> None:
+    """Otherwise the messages below it would be skipped. A reset to the same offset says that they are not wanted."""
+    options: dict[str, Any] = {"on_offset_illegal": "stop", "persist_consumer_offset_interval_seconds": 0.05}
+    broker.offsets[GROUP, queue] = 3
+    await broker.store(queue, b"0")
+    async with member(broker.peer.address, seen, **options) as m:
+
+        def why() -> str:
+            loop = assigned(m.consumer, queue).loop
+            return "" if loop is None or loop.stuck is None else loop.stuck.evidence
+
+        await eventually(lambda: (q := m.queue()) and q.state == "stuck", "the queue is held")
+        assert "is above the queue's end, 1" in why()
+        await broker.store(queue, b"1", b"2", b"3")
+        await eventually(lambda: "from 1 on may not have been handled" in why(), "it is held still")
+        pulls = len(broker.pulled_offsets(queue))
+        await eventually(lambda: len(broker.pulled_offsets(queue)) > pulls + 2, "it is asked again and again")
+        assert not seen.bodies
+        broker.answer_pull(queue, broker.nothing(queue, MOVED, 3, "OFFSET_RESET"))
+        await seen.has(b"3")
+        await broker.committed(GROUP, queue, 4)
 
 
 async def test_an_operators_reset_goes_back(broker: ScriptedBroker, queue: MessageQueue, seen: Seen) -> None:

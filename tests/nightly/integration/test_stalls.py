@@ -1,4 +1,4 @@
-"""A queue that is forced to stand still on a real broker says why, and goes on by itself when the cause is gone.
+"""A queue that is forced to stand still on a real broker says why, and continues when the cause is gone.
 
 The watchdog's times are shortened here, but for the last test: it has a whole daemon, and the times that users have.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rmqd.client.api.admin_requests import reset_offset
 from rmqd.client.remoting.remoting_client import RemotingClient
 from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.health.causes import Problem
@@ -246,7 +247,7 @@ async def test_an_operator_ends_a_message_that_no_broker_takes_back(
 
 @pytest.mark.usefixtures("soon")
 async def test_an_offset_that_the_broker_does_not_have(rocketmq: RealCluster, group: str, one_queue: str) -> None:
-    """With `on_offset_illegal: stop`; the queue goes on when the broker has the offset."""
+    """With `on_offset_illegal: stop` only an operator's reset ends the stop: messages would be skipped."""
     seen = Seen()
     set_group(rocketmq, group)
     send(rocketmq, one_queue, 1)
@@ -256,8 +257,14 @@ async def test_an_offset_that_the_broker_does_not_have(rocketmq: RealCluster, gr
         problem = await stands_still(m, "offset_illegal", "stuck")
         assert "offset 5 is above the queue's end, 1" in problem.evidence
         send(rocketmq, one_queue, 9)
+        await eventually(
+            lambda: (p := stall(m)) and "from 1 on may not have been handled" in p.evidence, "it stays stopped"
+        )
+        remoting = RemotingClient()
+        await reset_offset(remoting, rocketmq.broker.address, group, one_queue, 0)
+        await remoting.close()
         await goes_on(rocketmq, group, one_queue, m)
-    assert [attempt.offset for attempt in seen.attempts] == [5, 6, 7, 8, 9]
+    assert [attempt.offset for attempt in seen.attempts] == list(range(10))
 
 
 @pytest.mark.usefixtures("soon")
