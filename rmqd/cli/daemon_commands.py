@@ -14,7 +14,7 @@ import typer
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonClient, DaemonRefusedError, DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http, Output, group_names, topic_names
-from rmqd.cli.terminal.output import Answer, count, say, say_json, table
+from rmqd.cli.terminal.output import Answer, count, say, say_json, table, with_options
 from rmqd.daemon.http import status_view
 from rmqd.errors import ConfigError, ExitCode
 from rmqd.runtime.plain_text import printable_values
@@ -175,7 +175,14 @@ def status(
     if output == "json":
         say_json(document)
         return
-    typer.echo("\n".join(_lines(status_lines, document)))
+
+    def lines(document: dict[str, Any]) -> list[str]:
+        for one in document["groups"]:
+            for problem in (*one["problems"], *filter(None, (queue["stall"] for queue in one["queues"]))):
+                problem["next"] = with_options(problem["next"], config, http)
+        return status_lines(document)
+
+    typer.echo("\n".join(_lines(lines, document)))
 
 
 def _lines(of: Callable[[dict[str, Any]], list[str]], document: dict[str, Any]) -> list[str]:

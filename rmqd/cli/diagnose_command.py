@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typer
@@ -13,7 +13,7 @@ from rmqd.cli.terminal.cluster_command import ClusterOptions, end_for_errors
 from rmqd.cli.terminal.commands import fail
 from rmqd.cli.terminal.daemon_client import DaemonUnreachableError, find_daemon
 from rmqd.cli.terminal.options import GroupName, Http
-from rmqd.cli.terminal.output import count
+from rmqd.cli.terminal.output import count, with_options
 from rmqd.errors import ExitCode
 from rmqd.runtime.lazy_imports import import_lazily
 
@@ -46,7 +46,9 @@ def diagnose(cluster: ClusterOptions, group: GroupName, http: Http = None) -> No
         return await diagnosis_queries.diagnose(client, target.wrapped(group), topics, found)
 
     diagnosis = target.shown(target.ask(ask))
-    cluster.say(_document(diagnosis), _lines(diagnosis))
+    of_cluster = {"--nameserver": cluster.nameserver, "--cluster": cluster.cluster}
+    lines = _lines(diagnosis, lambda step: with_options(step, cluster.config, http, of_cluster))
+    cluster.say(_document(diagnosis), lines)
     if diagnosis.problems:
         raise typer.Exit(ExitCode.FAILURE)
     end_for_errors(diagnosis.errors, [options.namespace])
@@ -78,8 +80,11 @@ def _document(diagnosis: diagnosis_queries.Diagnosis) -> dict[str, Any]:
     return {"group": diagnosis.group, "healthy": not findings, "findings": findings}
 
 
-def _lines(diagnosis: diagnosis_queries.Diagnosis) -> list[str]:
-    """Return the findings as lines: each with its cause, two paragraphs, and its consequences."""
+def _lines(diagnosis: diagnosis_queries.Diagnosis, add_options: Callable[[str], str] = str) -> list[str]:
+    """Return the findings as lines: each with its cause, two paragraphs, and its consequences.
+
+    `add_options` adds options to the commands in a next step.
+    """
     if not diagnosis.problems:
         known = "nothing is wrong" if not diagnosis.errors else "nothing is known to be wrong"
         waiting = count(diagnosis.catching_up, "message")
@@ -89,7 +94,8 @@ def _lines(diagnosis: diagnosis_queries.Diagnosis) -> list[str]:
     roots = [problem for problem in diagnosis.problems if problem not in explained]
     lines = [f"{diagnosis.group}: {_headline(len(roots), len(explained))}"]
     for number, problem in enumerate(roots, 1):
-        lines += ["", f"{number}. {problem.cause}", *_wrapped(problem.evidence), *_wrapped(f"-> {problem.next}", "   ")]
+        step = add_options(problem.next)
+        lines += ["", f"{number}. {problem.cause}", *_wrapped(problem.evidence), *_wrapped(f"-> {step}", "   ")]
         for one in (it for it, cause in explained.items() if cause == problem):
             lines += _wrapped(f"therefore {one.cause}: {one.evidence}", "  ")
     return lines

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rmqd.cli.terminal.output import with_options
 from rmqd.consumer.health.causes import CAUSES, make_problem
 from rmqd.errors import ExitCode
 from tests.cli.cluster import Cluster
@@ -23,8 +24,8 @@ MQADMIN = {
 }
 
 
-def commands(cause: str) -> list[list[str]]:
-    step = make_problem(cause, "", group="mailer", topic="orders").next
+def commands(cause: str, config: Path | None = None) -> list[list[str]]:
+    step = with_options(make_problem(cause, "", group="mailer", topic="orders").next, config)
     return [shlex.split(command) for command in COMMAND.findall(step)]
 
 
@@ -34,19 +35,31 @@ def test_every_next_step_has_a_command(subtests: pytest.Subtests) -> None:
             assert commands(cause) or "`timedatectl`" in CAUSES[cause].step or "`on_corrupt" in CAUSES[cause].step
 
 
+def test_commands_get_the_options_of_the_command_that_prints_them() -> None:
+    step = "`rmqd dlq show mailer` and `rmqd resume mailer`, or `mqadmin topicList`, or `rmqd run --group mailer`"
+    assert with_options(step, None) == step
+    of_cluster = {"--nameserver": "a:9876", "--cluster": None}
+    assert COMMAND.findall(with_options(step, Path("b c.yaml"), "a:1", of_cluster)) == [
+        "rmqd dlq show mailer -c 'b c.yaml' --nameserver a:9876",
+        "rmqd resume mailer -c 'b c.yaml' --http a:1",
+        "mqadmin topicList",
+        "rmqd run --group mailer -c 'b c.yaml'",
+    ]
+
+
 @pytest.mark.process
 def test_commands_work_as_they_are_printed(
     subtests: pytest.Subtests, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon may be missing, and a question may be asked, but no command is wrong."""
+    """With the configuration of the command that prints them. A daemon may be missing, or a question may be asked."""
     monkeypatch.chdir(tmp_path)
     cluster.fill("orders", 1)
     group = {"subscriptions": {"orders": "*"}, "handler": {"plugin": "log", "canary": {"plugin": "log"}}}
     keys = {"nameserver": cluster.nameserver, "state_dir": str(tmp_path / "state"), "groups": {"mailer": group}}
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "rmqd.yaml").write_text(yaml.safe_dump(keys))
+    config = tmp_path / "our own.yaml"
+    config.write_text(yaml.safe_dump(keys))
     ok = {ExitCode.OK, ExitCode.FAILURE, ExitCode.UNAVAILABLE}
-    for program, *arguments in (one for cause in CAUSES for one in commands(cause)):
+    for program, *arguments in (one for cause in CAUSES for one in commands(cause, config)):
         with subtests.test(command=" ".join(arguments)):
             if program == "mqadmin":
                 assert MQADMIN[arguments[0]] <= {*arguments}

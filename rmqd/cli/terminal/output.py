@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import typer
@@ -125,6 +128,29 @@ def count(number: int, noun: str) -> str:
 def was(number: int) -> str:
     """Return the verb after a count: `was`, `were`."""
     return "was" if number == 1 else "were"
+
+
+_COMMAND: Final = re.compile(r"`rmqd (\w+)[^`]*(?=`)")
+_DAEMON_COMMANDS: Final = {"canary", "concurrency", "pause", "reload", "restart", "resume", "status"}
+_WITHOUT_CLUSTER_OPTIONS: Final = {"check", "run"}
+
+
+def with_options(
+    step: str, config: Path | None, http: str | None = None, of_cluster: Mapping[str, str | None] | None = None
+) -> str:
+    """Return a next step whose `rmqd` commands have the given options of this command, so that they work as printed."""
+
+    def add(command: re.Match[str]) -> str:
+        given: dict[str, Any] = {"-c": config}
+        if command[1] in _DAEMON_COMMANDS:
+            given["--http"] = http
+        elif command[1] not in _WITHOUT_CLUSTER_OPTIONS:
+            given |= of_cluster or {}
+        return command[0] + "".join(
+            f" {option} {shlex.quote(str(value))}" for option, value in given.items() if value is not None
+        )
+
+    return _COMMAND.sub(add, step)
 
 
 def say_json(document: object) -> None:

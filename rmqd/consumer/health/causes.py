@@ -283,14 +283,21 @@ _NAME: Final = re.compile(r"\{(group|topic|concurrency)\}")
 
 
 def make_problem(
-    cause: str, evidence: str, *, group: str = "GROUP", topic: str = "TOPIC", step: str = "", slots: int = 20
+    cause: str,
+    evidence: str,
+    *,
+    group: str = "GROUP",
+    topic: str = "TOPIC",
+    step: str = "",
+    slots: int = 20,
+    needed: int = 0,
 ) -> Problem:
     """Return the problem of this cause. A given `step` replaces the cause's next step.
 
-    `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many,
-    up to the limit of `rmqd concurrency`.
+    `slots` is how many calls of the handler may run at once; the step for a slow handler recommends twice as many, or
+    as many as are `needed`, up to the limit of `rmqd concurrency`.
     """
-    names = {"group": group, "topic": topic, "concurrency": str(min(2 * slots, MAX_CONCURRENCY))}
+    names = {"group": group, "topic": topic, "concurrency": str(min(max(2 * slots, needed), MAX_CONCURRENCY))}
     # not str.format, because a step may name a message, and producers may write braces into its id
     step = _NAME.sub(lambda name: names[name[1]], step or CAUSES[cause].step)
     # brokers end their texts with a full stop, and the next step follows it

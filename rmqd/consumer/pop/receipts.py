@@ -342,7 +342,7 @@ class _BrokerAcks:
             log.info("ack.batch_refused", broker=self.broker_name)
         except RmqdError as error:
             if not isinstance(error, BrokerError) or error.retriable:
-                self._warn(error, acks)
+                self._warn(error, sum(len(ack.body.offsets) for ack in acks))
                 return acks
         left = await asyncio.gather(*(self._send_singly(address, ack) for ack in acks))
         return [ack for ack in left if ack is not None]
@@ -361,14 +361,13 @@ class _BrokerAcks:
                     self._client.remoting, address, body.consumer_group, topic, handle, lite_topic=ack.lite_topic
                 )
             except RmqdError as error:
-                self._warn(error, [ack])
+                self._warn(error, 1)
                 if isinstance(error, BrokerError) and not error.retriable:
                     ack.stats.count_possible_duplicates(REFUSED_ACK_CAUSE, 1)
                 else:
                     left.append(offset)
         return replace(ack, body=replace(body, offsets=tuple(left))) if left else None
 
-    def _warn(self, error: RmqdError, acks: list[_Ack]) -> None:
+    def _warn(self, error: RmqdError, messages: int) -> None:
         if not error.is_reported:
-            messages = sum(len(ack.body.offsets) for ack in acks)
             log.warning("ack.failed", broker=self.broker_name, messages=messages, error=str(error))

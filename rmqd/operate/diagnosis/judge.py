@@ -56,14 +56,16 @@ def _seen(snapshot: DiagnosisSnapshot) -> dict[tuple[str, ...], Finding]:
 
 def _merged(of_daemon: list[Finding], certain: list[Finding], waits: list[Finding]) -> list[Finding]:
     """Return all findings. A finding of the daemon joins the first one with the same cause, and replaces its next step:
-    the daemon reports the group first, and then the more precise problems of queues.
+    the daemon reports the group first, and then the more precise problems of queues. Only for a slow handler the daemon
+    knows less: not how many calls are needed.
     """
     joined = [*certain, *waits]
     for one in of_daemon:
         place = next((place for place, other in enumerate(joined) if _is_same(one, other)), len(joined))
         if same := joined[place:]:
             evidence = f"{same[0].problem.evidence}; {one.problem.evidence}"
-            one = replace(same[0], problem=replace(same[0].problem, evidence=evidence, next=one.problem.next))
+            step = (same[0] if same[0].problem.cause == one.problem.cause == "slow_handler" else one).problem.next
+            one = replace(same[0], problem=replace(same[0].problem, evidence=evidence, next=step))
         joined[place : place + 1] = [one]
     return joined
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from rmqd.client.group_reader import MemberReport
@@ -130,8 +131,10 @@ def waiting_findings(before: DiagnosisSnapshot, now: DiagnosisSnapshot) -> Itera
         evidence = f"{_TEXTS[cause](before, now, queues)}; the member is {list_names(owner)}"
         step = _STALLED_STEP if cause == "stalled_queue" else ""
         limits = [one.limit("consumeThreadMin", _THREADS) for queue in queues for one in now.owners(queue)]
-        slots = max(limits, default=_THREADS)
-        problem = make_problem(cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots)
+        slots, needed = max(limits, default=_THREADS), _calls_needed(before, now, queues)
+        problem = make_problem(
+            cause, evidence, group=now.group, topic=queues[0].topic, step=step, slots=slots, needed=needed
+        )
         yield Finding(problem, "waits", queues=frozenset(queues))
         if cause in CAUSES["skewed_queue"].explains.split():
             moving = [queue for queue in queues if before.place(queue) != now.place(queue)]
@@ -226,16 +229,37 @@ def _text_of_stuck(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: li
 
 
 def _text_of_slow(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:
+    text, seconds = _text_of_stuck(before, now, queues), _call_seconds(now, queues)
+    if seconds < 1:
+        return text
+    text += f"; a call of the handler takes {duration(seconds)}"
+    needed = _calls_needed(before, now, queues)
+    return f"{text}, so about {needed} calls at once are needed for the messages that arrive" if needed > 1 else text
+
+
+def _call_seconds(snapshot: DiagnosisSnapshot, queues: Iterable[MessageQueue]) -> float:
+    """Return how long a call of the handler takes with messages of these queues, for the slowest member and topic."""
     calls = [
         status.consume_rt
         for queue in queues
-        for member in now.owners(queue)
+        for member in snapshot.owners(queue)
         if member.info and (status := member.info.status_table.get(queue.topic)) is not None
     ]
-    text = _text_of_stuck(before, now, queues)
-    return (
-        f"{text}; a call of the handler takes {duration(max(calls) / 1000)}" if max(calls, default=0) >= 1000 else text
-    )
+    return max(calls, default=0.0) / 1000
+
+
+def _calls_needed(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> int:
+    """Return how many calls one member must make at once for the messages that arrived between two snapshots.
+
+    0 for an orderly group, which makes one call at a time for each queue.
+    """
+    needed: defaultdict[str, float] = defaultdict(float)
+    for queue in () if now.orderly else queues:
+        calls = (now.queues[queue].max - before.queues[queue].max) / max(now.at - before.at, 0.1)
+        for owner in now.owners(queue):
+            batch = max(1, owner.limit("consumeMessageBatchMaxSize", 1))
+            needed[owner.client_id] += calls / batch * _call_seconds(now, [queue])
+    return math.ceil(max(needed.values(), default=0))
 
 
 def _text_of_stalled(before: DiagnosisSnapshot, now: DiagnosisSnapshot, queues: list[MessageQueue]) -> str:

@@ -194,8 +194,8 @@ async def test_a_batch_that_is_refused_is_sent_one_by_one_and_what_is_refused_th
         await case.clock.advance(1)
         await case.gathered()
         await case.idle()
-    told = ["no such handle" in one["error"] for one in logs if one["event"] == "ack.failed"]
-    assert sorted(told) == [False, True]
+    told = [(one["messages"], "no such handle" in one["error"]) for one in logs if one["event"] == "ack.failed"]
+    assert sorted(told) == [(1, False), (1, True)]
     assert case.singly() == [0, 1, 2, 2]
     assert case.stats.duplicates == {"ack_refused": 1}
 

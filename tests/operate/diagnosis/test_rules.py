@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from rmqd.operate.diagnosis.diagnosis_facts import (
     TopicFacts,
 )
 from rmqd.operate.diagnosis.judge import consequences, judge, needs_second_snapshot
-from rmqd.operate.diagnosis.progress_findings import late_messages
+from rmqd.operate.diagnosis.progress_findings import late_messages, waiting_findings
 from rmqd.operate.queries.message_queries import FoundMessage
 from rmqd.wire.bodies.config_bodies import SubscriptionGroupConfig
 from rmqd.wire.bodies.group_bodies import ConsumerRunningInfo, ConsumeStatus, ProcessQueueInfo
@@ -409,6 +410,32 @@ def test_the_recommended_concurrency_is_twice_the_member_s(threads: str, recomme
     looks = two_looks(10, 10, 100, cached_msg_count=32, properties={"consumeThreadMin": threads})
     (slow,) = judge(*looks)
     assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
+
+
+@pytest.mark.parametrize(
+    ("properties", "needed", "recommended"),
+    [({}, 50, 50), ({"consumeMessageBatchMaxSize": "5"}, 10, 40), (ORDERLY, 0, 40)],
+)
+def test_the_recommended_concurrency_is_enough_for_the_messages_that_arrive(
+    properties: dict[str, str], needed: int, recommended: int
+) -> None:
+    """140 messages in 7 s, and 2.5 s for each call."""
+    status = ConsumeStatus(consume_ok_tps=8.0, consume_rt=2500.0)
+    looks = two_looks(10, 80, 900, 140, cached_msg_count=800, status=status, properties=properties)
+    [slow] = [found.problem for found in waiting_findings(*looks) if found.problem.cause == "slow_handler"]
+    assert "a call of the handler takes 2.5 s" in slow.evidence
+    assert re.findall(r"about (\d+) calls at once", slow.evidence) == [str(needed)] * (needed > 0)
+    assert f"`rmqd concurrency {GROUP} {recommended}`" in slow.next
+
+
+def test_what_a_daemon_says_of_a_slow_handler_leaves_the_recommended_concurrency() -> None:
+    status = ConsumeStatus(consume_rt=2500.0)
+    looks = two_looks(10, 10, 900, 140, cached_msg_count=32, status=status)
+    stall = {"cause": "slow_handler", "evidence": "a call is running for 25 s", "next": "more of them"}
+    queue = {"topic": TOPIC, "broker": BROKER, "queue": 0, "stall": stall}
+    [slow] = judge(*looks, findings_of_daemon({"queues": [queue], "problems": []}, GROUP))
+    assert slow.evidence.endswith("a call is running for 25 s")
+    assert f"`rmqd concurrency {GROUP} 50`" in slow.next
 
 
 def test_the_command_for_a_read_only_broker_names_the_broker() -> None:
