@@ -27,7 +27,7 @@ from rmqd.handler_api.typed.signatures import (
     is_async,
     is_generator_function,
     parameters_of,
-    positional_argument_range,
+    takes_positional,
 )
 from rmqd.handler_api.typed.typed_calls import TypedCalls
 from rmqd.handler_api.typed.typed_form import (
@@ -256,10 +256,10 @@ def _class_form(target: type[Any]) -> tuple[OptionsForm, TypedForm | None]:
 
 def _check_room(name: str, target: Callable[..., Any], arguments: int, form: str) -> None:
     try:
-        required, most = positional_argument_range(target)
+        fits = takes_positional(target, arguments)
     except ValueError as error:
         raise _misfit(str(error)) from None
-    if required > arguments or most < arguments:
+    if not fits:
         raise _misfit(f"has a method {name} that cannot be called as {name}{form}")
 
 

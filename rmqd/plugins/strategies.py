@@ -34,7 +34,7 @@ from rmqd.consumer.handling.handler_threads import HandlerNotAwaitedError, with_
 from rmqd.consumer.hooks import Hook
 from rmqd.errors import ConfigError
 from rmqd.handler_api.batch import Batch, Decision, LoadedHandler, Outcome, raise_returned_decision
-from rmqd.handler_api.typed.signatures import is_async, is_generator_function, positional_argument_range
+from rmqd.handler_api.typed.signatures import is_async, is_generator_function, takes_positional
 from rmqd.offset_stores import OffsetStore
 from rmqd.plugins.entry_points import (
     faults_located,
@@ -80,10 +80,10 @@ def _find(name: str) -> Any:
     if inspect.isclass(target):
         call, arguments = next((vars(one)["__call__"] for one in target.__mro__ if "__call__" in vars(one)), None), 3
     try:
-        required, most = positional_argument_range(call) if callable(call) else (0, 0)
+        fits = callable(call) and takes_positional(call, arguments)
     except ValueError as error:
         raise plugin_fault(f"{name} {error}; expected {_ACCEPTED}") from None
-    if required > arguments or most < arguments or is_generator_function(call):
+    if not fits or is_generator_function(call):
         raise plugin_fault(f"{name} cannot be called with (batch, call_next); expected {_ACCEPTED}")
     if any(hasattr(target, part) and is_generator_function(getattr(target, part)) for part in ("start", "stop")):
         raise plugin_fault(f"{name} has a start or stop with yield, which would never run; expected {_ACCEPTED}")

@@ -68,6 +68,9 @@ class Callable:
     async def __call__(self, batch): return ("called", batch)
 called = Callable()
 
+class Wrapped:
+    async def handle(self, *args): return ("wrapped", *args)
+
 class Mailer:
     Options = Model
     def __init__(self, options): self.options = options
@@ -228,6 +231,10 @@ def test_start_and_stop_are_taken_where_a_class_has_them() -> None:
     assert mailer.start is not None
     assert mailer.stop is not None
     assert (bare.start, bare.stop) == (None, None)
+
+
+async def test_a_method_may_take_any_number_of_arguments() -> None:
+    assert await handler("shop:Wrapped").handle(BATCH) == ("wrapped", BATCH)
 
 
 def test_each_load_makes_a_handler_of_its_own() -> None:

@@ -41,8 +41,8 @@ async def drop(batch, call_next):
 async def forgets(batch, call_next):
     call_next(batch)
 
-async def passes_on(batch, call_next):
-    await call_next(batch)
+async def passes_on(batch, *more):
+    await more[0](batch)
 
 async def decides(batch, call_next):
     batch.dead_letter(batch[0], "known")

@@ -125,6 +125,15 @@ def positional_argument_range(target: Callable[..., Any], named: Collection[str]
     return len(required), max(len(positional), 1) if takes_any else len(positional)
 
 
+def takes_positional(target: Callable[..., Any], count: int) -> bool:
+    """Return whether a callable can be called with this number of positional arguments.
+
+    Raises ValueError like positional_argument_range.
+    """
+    required, most = positional_argument_range(target)
+    return required <= count and (count <= most or any(one.kind is one.VAR_POSITIONAL for one in parameters_of(target)))
+
+
 def options_parameter(target: Callable[..., Any], place: int) -> inspect.Parameter | None:
     """Return the parameter for the options: the one called `options`, or the one at `place` if it has no default.
 
