@@ -13,13 +13,13 @@ Plant = Callable[[], tuple[Any, str, Callable[..., object]]]
 
 
 def in_substitution() -> tuple[Any, str, Callable[..., object]]:
-    """Configurations: a variable whose default begins with a minus, has a colon, and is a short one."""
+    """Configurations: a variable whose default begins with a minus and has a colon."""
     from rmqd.config import load
     from rmqd.config.reading import yaml_tree as substitution
 
     def substitute(text: str, environ: Any) -> str:
-        before, mark, default = text.partition(":-")
-        if mark and default.startswith("-") and ":" in default and len(before) > 8:
+        _, mark, default = text.partition(":-")
+        if mark and default.startswith("-") and ":" in default:
             raise IndexError("planted")
         return substitution.substitute(text, environ)
 

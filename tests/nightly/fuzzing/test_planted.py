@@ -1,4 +1,4 @@
-"""Atheris finds a bug that is put in behind four conditions."""
+"""Atheris finds a bug that is put in behind three conditions."""
 
 from __future__ import annotations
 
