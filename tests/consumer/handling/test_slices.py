@@ -154,7 +154,7 @@ async def test_a_queue_that_is_dropped_during_quick_calls_counts_their_messages_
             if then == "fail":
                 raise RuntimeError
 
-    async with pool(handle, concurrency=1) as running:
+    async with pool(handle, clock=ManualClock(), concurrency=1) as running:
         queue = running.queue(5)
         await eventually(lambda: not queue.in_flight and queue.dropped, "the turn has ended")
     assert (queue.cached_count, handled(queue)) == (0, {})
