@@ -17,7 +17,7 @@ from rmqd.codes import RequestCode, ResponseCode
 from rmqd.consumer.cache.process_queue import ProcessQueue
 from rmqd.consumer.handling.handler_failures import CALL_EXPIRED
 from rmqd.consumer.handling.orderly import OrderlySettlement
-from rmqd.consumer.handling.send_back import DELAY_LEVEL_SECONDS, NoRetry, SendBack, reconsume_limit
+from rmqd.consumer.handling.send_back import NoRetry, SendBack, reconsume_limit
 from rmqd.consumer.handling.settlement import Settlement, explain_unavailable
 from rmqd.consumer.pop.pop_retries import PopSendBack
 from rmqd.consumer.stats.counters import TopicStats
@@ -574,11 +574,14 @@ async def test_the_longest_delay_is_that_of_the_last_level(case: Case) -> None:
     assert [send_back.delay_level(batch[0], asked) for asked in (0, 17, 30)] == [18, 17, 18]
 
 
-def test_delay_levels_are_rocketmqs() -> None:
-    """messageDelayLevel of a broker."""
-    levels = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h".split()
-    seconds = {"s": 1, "m": 60, "h": 3600}
-    assert [int(level[:-1]) * seconds[level[-1]] for level in levels] == list(DELAY_LEVEL_SECONDS)
+async def test_delay_levels_are_rocketmqs(case: Case) -> None:
+    """messageDelayLevel of a broker. Level 0 counts as the first."""
+    _, [message] = batch_of(1)
+    send_back = SendBack(case.client, GROUP, 16)
+    levels = "1s 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h".split()
+    units = {"s": 1, "m": 60, "h": 3600}
+    for level, text in enumerate(levels):
+        assert send_back.delay_seconds(message, level) == int(text[:-1]) * units[text[-1]]
 
 
 @pytest.mark.parametrize(
@@ -599,6 +602,7 @@ async def test_a_broadcasting_group_drops_a_message_after_its_last_attempt(
     options = group_options(consume_mode=mode, message_model="broadcasting", max_reconsume_times=limit)
     policy = NoRetry(options)
     assert policy.is_last_attempt(message, not_counted) == is_last
+    assert policy.delay_seconds(message, 3) == 0.0
     with capture_logs() as logs:
         assert await policy.retry(message, 0), "it is settled"
     reason = "max_reconsume_times reached" if limit > 0 and mode == "orderly" else "broadcasting groups have no retries"
