@@ -189,7 +189,7 @@ class OffsetMoves:
             await self._correct(asked, offered, remark, unread)
 
     def _lowest_of(self, *offered: int | None) -> int:
-        """Return the lowest of these offsets and those that the broker offered before."""
+        """Return the lowest of these offsets and of the earlier offers of the broker."""
         return min(offset for offset in (*offered, self._lowest, self.refused_end) if offset is not None)
 
     async def apply_reset(self, offset: int) -> None:
