@@ -122,7 +122,6 @@ class PopRetries:
     def _ended(self, retry: str) -> None:
         log.info("pop.retries_ended", topic=retry)
         self.ending.discard(retry)
-        self._empty_since.pop(retry, None)
         self._context.subscriptions.pop(retry, None)
         self._watched.discard(retry)
         self._client.routes.unwatch(retry)

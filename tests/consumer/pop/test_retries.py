@@ -213,6 +213,8 @@ async def test_each_broker_is_asked_until_it_says_what_the_group_popped(case: Ca
     case.context.brokers = lambda: {"a": case.broker.peer.address}
     division = DivisionAfterPop(case.context)
     async with running(division._ask_brokers()):
-        await case.clock.until(lambda: division._modes, "the second answer is here")
+        await case.broker.peer.received(code)
+        await case.clock.advance(10.0)
+        await eventually(lambda: division._modes, "the second answer is here")
         await case.round()
     assert (set(division._modes), len(case.broker.peer.got(code))) == ({TOPIC}, 2)

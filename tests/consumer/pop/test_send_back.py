@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
+from rmqd.consumer.handling.send_back import SendBack
 from rmqd.consumer.pop.pop_block import PopBlock
 from rmqd.consumer.pop.pop_retries import PopSendBack
 from tests.consumer.blocks import block_of
-from tests.consumer.groups import GROUP
+from tests.consumer.groups import GROUP, TOPIC
 from tests.consumer.pop.popped import popped
 
 # Java: popDelayLevel
@@ -42,3 +45,28 @@ def test_a_pulled_message_has_the_levels_of_other_groups() -> None:
     [message] = block_of([4]).messages
     send_back = PopSendBack(cast("Any", None), GROUP, 16, cast("Any", Receipts()))
     assert [send_back.delay_level(message, asked) for asked in (0, 5, 30)] == [3, 5, 18]
+
+
+async def test_a_pulled_retry_of_a_popped_message_keeps_its_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker's copy of it would lose the topic, so the group sends a copy; if that fails, the broker's is better."""
+    ways: list[str] = []
+
+    def way(name: str, *, works: bool) -> Any:
+        async def taken(*_: Any) -> bool:
+            ways.append(name)
+            return works
+
+        return taken
+
+    monkeypatch.setattr(SendBack, "retry", way("by the broker", works=True))
+    monkeypatch.setattr(SendBack, "_to_retry_topic", way("by the group", works=False))
+    send_back = PopSendBack(cast("Any", None), GROUP, 16, cast("Any", Receipts()))
+    [message] = block_of([4]).messages
+    assert await send_back.retry(message, 0)
+    assert ways == ["by the broker"]
+    message.block.origin = TOPIC
+    assert await send_back.retry(message, 0)
+    assert ways == ["by the broker", "by the group", "by the broker"]
+    monkeypatch.setattr(SendBack, "_to_retry_topic", way("by the group", works=True))
+    assert await send_back.retry(message, 0)
+    assert ways[3:] == ["by the group"]
